@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.train.reuse import plan_reuse, stand_in
-from labelkit.data.image_bank import ImageBank, KeptBank
+from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.registry import METHODS
@@ -87,7 +87,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
             assert plan is not None
             seconds = plan.seconds / len(bank.rows)
             source = stand_in(method, bank, config, runtime, plan)
-        assert isinstance(source, KeptBank) == reuse
+        assert isinstance(source, CachedViewBank) == reuse
         norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
         loader = TrainLoader(
             source, phase.views, phase.sampler, prepared.labels, batch_size=BATCH, seed=0, normalize=norm

@@ -31,9 +31,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.commands.common.embeddings import check_features, unit_rows
-from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.commands.suggest.options import SuggestConfig
@@ -127,7 +127,7 @@ class Person:
             yield
 
     def _suggested(self) -> list[int]:
-        given = GivenLabels(
+        given = UsableLabels(
             labels_to_learn(self.work, self.features), np.full(self.store.n, -1), tuple(self.work.classes), "labels", {}
         )
         rows = np.arange(self.store.n)
@@ -137,7 +137,7 @@ class Person:
         except DatasetError:  # nothing is left
             return []
 
-    def right(self, judge: RowJudge) -> tuple[int, int]:
+    def right(self, judge: RowClassifier) -> tuple[int, int]:
         """Right labels of the whole table, with the names of groups and without."""
         labels, by_group = self.work.labels()
         learned = labels_to_learn(self.work, self.features)
@@ -149,7 +149,7 @@ class Person:
         return int((with_names == self.truth).sum()), int((np.where(by_group, guess, with_names) == self.truth).sum())
 
 
-def simulate(person: Person, way: str, judge: RowJudge) -> list[tuple[int, int]]:
+def simulate(person: Person, way: str, judge: RowClassifier) -> list[tuple[int, int]]:
     """Right labels after each number of ``CHECKED`` actions."""
     found, done = [], 0
     for _ in person.actions(way):
@@ -173,7 +173,7 @@ def main() -> None:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)
         features = unit_rows(check_features(store, np.arange(store.n)))
-        judge = RowJudge(features, np.asarray(store.labels))
+        judge = RowClassifier(features, np.asarray(store.labels))
         for seed in range(options.seeds):
             grouped = {}
             for number in (None, round(store.n**0.5)):

@@ -11,7 +11,7 @@ from labelkit.errors import Interrupted
 
 
 def run() -> None:
-    """Be the console script ``labelkit``; the streams come before all that opens files."""
+    """Run the console script ``labelkit``; set up the streams before anything opens a file."""
     prepare()
     try:
         from labelkit.cli.main import main

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 
 class LabelkitError(Exception):
-    """Something in the user's world is wrong; says where, what, and what to do.
+    """A user-facing error that says where, what, and how to fix it.
 
     Args:
         where: file, option or row, e.g. ``cub.h5:/labels``.
@@ -69,7 +69,7 @@ class OutputExistsError(ConfigError):
 
 
 class InputError(LabelkitError):
-    """Something given to read that cannot be used."""
+    """An input that cannot be used."""
 
     exit_code = 3
 
@@ -148,7 +148,7 @@ class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
 
 
 class DivergenceError(LabelkitError):
-    """Training became useless: not-a-number, explosion, collapse."""
+    """Training failed: non-finite values, explosion, or collapse."""
 
     exit_code = 4
 

@@ -27,7 +27,7 @@ _MOST_NAMES = 10_000
 
 
 class NotRegularError(OSError):
-    """A pipe, a device, a socket: what is never read."""
+    """A pipe, device or socket, which is never read."""
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
@@ -49,8 +49,8 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
         raise
 
 
-def close_name(path: Path) -> Path | None:
-    """Return what lies beside a path that leads nowhere and looks like it; ``None`` without."""
+def similar_name(path: Path) -> Path | None:
+    """Return a similarly named neighbor of a missing path; ``None`` without one."""
     try:
         with os.scandir(path.parent) as entries:  # of very many, some will do
             beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
@@ -61,15 +61,15 @@ def close_name(path: Path) -> Path | None:
     return path.parent / near[0] if near else None
 
 
-def check_the_name(path: Path) -> str:
-    """Return what to do about a path that leads nowhere."""
-    near = close_name(path)
+def missing_path_remedy(path: Path) -> str:
+    """Return the remedy for a missing path."""
+    near = similar_name(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
-def find_or_make_store(path: Path) -> str:
-    """Return what to do about a store that is not there."""
-    return f"{check_the_name(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
+def missing_store_remedy(path: Path) -> str:
+    """Return the remedy for a missing store."""
+    return f"{missing_path_remedy(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
@@ -117,7 +117,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON means.
+    """Parse JSON text.
 
     Raises:
         ValueError: it is no JSON, is nested more than 64 deep, or has a number that is not finite.
@@ -169,7 +169,7 @@ def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, .
 
 
 def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
-    """Return what a file of JSON means.
+    """Read and parse a JSON file.
 
     Raises:
         OSError: it cannot be read, or is too large.

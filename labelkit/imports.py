@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 
-def names_of(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazy_getattr(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package.
 
     Args:

@@ -20,7 +20,7 @@ class Task(Protocol):
     """One piece of work with a length."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Report ``n`` more units done; ``info`` are the latest numbers to show beside them."""
+        """Report ``n`` more units done; ``info`` are the latest numbers to show next to them."""
         ...
 
     def skip(self, n: int) -> None:
@@ -29,18 +29,18 @@ class Task(Protocol):
 
 
 class Progress(Protocol):
-    """Listens to what a stage reports."""
+    """Receives progress reports of a command."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         """Open a piece of work of ``total`` units (None: unknown); tasks may nest."""
         ...
 
     def message(self, text: str) -> None:
-        """Say one line that is worth keeping."""
+        """Show one line worth keeping."""
         ...
 
     def warning(self, text: str) -> None:
-        """Say one line that the user should act on, though work goes on."""
+        """Show a warning that the user should act on, while work continues."""
         ...
 
     def ask(self, question: str) -> str:
@@ -52,10 +52,10 @@ class SilentTask:
     """Reports nothing."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Do nothing."""
+        """Ignore the call."""
 
     def skip(self, n: int) -> None:
-        """Do nothing."""
+        """Ignore the call."""
 
 
 class SilentProgress:
@@ -66,10 +66,10 @@ class SilentProgress:
         return nullcontext(SilentTask())
 
     def message(self, text: str) -> None:
-        """Do nothing."""
+        """Ignore the call."""
 
     def warning(self, text: str) -> None:
-        """Do nothing."""
+        """Ignore the call."""
 
     def ask(self, question: str) -> str:
         """Return the empty text: nobody is there."""

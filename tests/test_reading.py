@@ -11,14 +11,14 @@ import labelkit
 import pytest
 from labelkit.files import (
     NotRegularError,
-    check_the_name,
-    close_name,
+    missing_path_remedy,
     open_regular,
     parse_json,
     parse_object,
     read_bytes,
     read_record,
     sha256_file,
+    similar_name,
 )
 
 PACKAGE = Path(labelkit.__file__).parent
@@ -129,7 +129,7 @@ def test_a_name_that_looks_like_a_missing_one_is_found_beside_it(
 ) -> None:
     (tmp_path / "photos.h5").write_bytes(b"")
     (tmp_path / "photo").mkdir()
-    found = close_name(tmp_path / name)
+    found = similar_name(tmp_path / name)
     assert found == (None if expected is None else tmp_path / expected)
     said = "Check the name." if expected is None else f"Did you mean `{tmp_path / expected}`?"
-    assert check_the_name(tmp_path / name) == said
+    assert missing_path_remedy(tmp_path / name) == said

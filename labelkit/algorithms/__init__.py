@@ -5,7 +5,7 @@ Names are imported on first use: some need torch, and one module should not cost
 
 from typing import TYPE_CHECKING
 
-from labelkit.imports import names_of
+from labelkit.imports import lazy_getattr
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import (
@@ -128,7 +128,7 @@ __all__ = [
     "uniformity_gradient",
 ]
 
-__getattr__ = names_of(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "attention": (

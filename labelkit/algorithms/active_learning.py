@@ -53,7 +53,7 @@ Ids = NDArray[np.int64]
 
 
 class Candidates:
-    """Rows that may still be chosen; choosing one rules out its near duplicates.
+    """Rows that may still be chosen; choosing one excludes its near-duplicates.
 
     Args:
         rows: (n, d).
@@ -78,12 +78,12 @@ class Candidates:
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.open = np.ones(len(self._near), dtype=bool)
 
-    def close_near(self, distances: NDArray[np.float64]) -> None:
-        """Rule out rows by their squared distances to rows that are chosen already, (n,)."""
+    def exclude_near(self, distances: NDArray[np.float64]) -> None:
+        """Exclude rows by their squared distances to rows already chosen, (n,)."""
         self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
-        """Rule out these rows and their near duplicates."""
+        """Exclude these rows and their near-duplicates."""
         self.open[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
@@ -104,8 +104,8 @@ def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Which class a row is nearest to, and how nearly another is as near.
+class NearestClasses:
+    """The nearest class of each row, and how close the second-nearest one is.
 
     Attributes:
         first: (n,) int64, the nearest class.
@@ -120,7 +120,7 @@ class Claims:
     uncertainty: NDArray[np.float64]
 
 
-def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Claims:
+def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
     """Compare the distances of rows to the nearest example of each class.
 
     Args:
@@ -148,7 +148,7 @@ def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Cl
     near, far = apart.T
     # both zero, as for a row equal to examples of two classes, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
-    return Claims(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
+    return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
 def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
@@ -214,7 +214,7 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose rows that lower :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2` the most, one after the other.
+    r"""Choose rows greedily to minimize :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`.
 
     Before there is any chosen or labeled row, every distance counts as the largest possible, so that the first choice
     is the weighted medoid.
@@ -273,12 +273,12 @@ class _Gain:
         self._amounts, self._nearest = amounts, nearest
 
     def of(self, rows: Rows) -> NDArray[np.float64]:
-        """Gain of each row, (n,)."""
+        """Return the gain of each row, (n,)."""
         gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
         return gains
 
     def nearly(self, rows: Rows) -> NDArray[np.float64]:
-        """Gain of each row up to ``slack``, (n,), in less than half the time: products are made in float32."""
+        """Return each row's gain to within ``slack``, (n,), in less than half the time, by float32 products."""
         apart = _squares(rows)[:, None] + self._squares
         for start in range(0, rows.shape[1], _SUMMED):
             columns = slice(start, start + _SUMMED)
@@ -293,12 +293,12 @@ class _Gain:
         return found
 
     def most(self, rows: Rows) -> NDArray[np.float64]:
-        """Gain of each row, (n,), where no distance is above the one to the nearest chosen row."""
+        """Return an upper bound of each row's gain, (n,): no distance exceeds the one to the nearest chosen row."""
         sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
     def choose(self, row: NDArray[np.float32]) -> None:
-        """Count a row among the chosen ones."""
+        """Mark a row as chosen."""
         self._nearest = np.minimum(self._nearest, self._apart(row[None])[0])
 
     def _apart(self, rows: Rows) -> NDArray[np.float64]:
@@ -397,7 +397,7 @@ def _typicality(members: Rows) -> NDArray[np.float64]:
 
 
 def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
-    """Choose the row farthest from all labeled and chosen ones, one after the other (greedy k-center).
+    """Choose repeatedly the row farthest from all labeled and chosen rows (greedy k-center).
 
     Without any label, the first choice is the row nearest to the mean.
 
@@ -428,7 +428,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
 
 
 def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
-    """Choose the rows of the highest scores, the first of equals; near duplicates of a choice are left out.
+    """Choose the rows with the highest scores (the first on ties), skipping near-duplicates of chosen rows.
 
     Args:
         scores: (n,) of all rows, at most 1.
@@ -446,7 +446,7 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
 
 def nearest_of(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Return the nearest of some places, (m, d), for each point, the first of equals, and the squared distance to it.
+    """Return the nearest of (m, d) points for each row, the first on ties, and the squared distance to it.
 
     Returns:
         (n,) int64, -1 if there is no place; (n,) float64, infinity if there is none.

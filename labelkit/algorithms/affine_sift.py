@@ -35,7 +35,7 @@ _STRETCH = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """What was found in one image.
+    """Keypoints of one image.
 
     Attributes:
         points: (k, 2) float32 x and y in pixels of the resized image, integers at the centers of pixels.
@@ -50,7 +50,7 @@ class Keypoints:
 
 @dataclass(frozen=True, slots=True)
 class ImageMatch:
-    """Two images that show the same thing.
+    """A match of two images that show the same object.
 
     Attributes:
         homography: (3, 3) float64, from the first to the second image in normalized coordinates.
@@ -65,7 +65,7 @@ class ImageMatch:
 
 
 def need_opencv() -> None:
-    """Look whether OpenCV is there.
+    """Check that OpenCV is installed.
 
     Raises:
         ConfigError: it is not.
@@ -195,7 +195,7 @@ def _near(points: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[n
 def is_plausible(
     homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
 ) -> bool:
-    """Whether two photographs of one plane can be related like this.
+    """Return whether two photos of one plane can be related by this homography.
 
     The box of the points stays in front of the camera and convex, is not mirrored, and at the middle of the points
     lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.

@@ -49,7 +49,7 @@ class LinearShares:
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """All that it takes to answer for an image by its features.
+    """Everything needed to predict the label of an image from its features.
 
     Attributes:
         class_of_group: (k,) int64, -1 = new; only the sign is used.
@@ -76,7 +76,7 @@ class AnswerRule:
     rows: NDArray[np.int64] | None = None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays that a result keeps of it."""
+        """Return the arrays to store in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
@@ -91,7 +91,7 @@ class AnswerRule:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
-        """Return the rule that a result of ``discover answer`` keeps; ``None``: it was made before there was one.
+        """Return the rule stored in a result of ``discover answer``; ``None`` if the result predates rules.
 
         Args:
             arrays: of the result.
@@ -121,7 +121,7 @@ class AnswerRule:
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
-        """Shares (m, k) of features (m, d), already scaled, without those of stored rows; rows sum to 1 at most."""
+        """Return shares (m, k) of scaled features (m, d), ignoring stored rows; rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
         if self.classifier is None:
@@ -135,7 +135,7 @@ class AnswerRule:
         return found
 
     def with_near(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
-        """Shares (m, k) of features (m, d), already scaled; rows sum to 1.
+        """Return shares (m, k) of scaled features (m, d); rows sum to 1.
 
         Args:
             features: of images that are not stored rows.
@@ -160,7 +160,7 @@ class AnswerRule:
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
     def answer(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
-        """Answer for images.
+        """Predict labels of images.
 
         Args:
             embeddings: (m, d), as the store has them; m >= 1.

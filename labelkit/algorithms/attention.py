@@ -42,7 +42,7 @@ def attention_update(
     space: UpdateSpace = "key",
     w_k: Tensor | None = None,
 ) -> Tensor:
-    r"""Move keys one gradient step down the energies of the module's formula.
+    r"""Update the keys by one gradient step down the energies in the module's formula.
 
     Args:
         keys: ``(b, h, t, d)`` float, t key tokens of h heads of width d.
@@ -202,7 +202,7 @@ def map_entropy(maps: Tensor) -> Tensor:
 
 
 def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Look up a map of one view at the places that the patches of another view show.
+    """Sample a map of one view at the positions shown by the patches of another view.
 
     Args:
         maps: ``(b, h, w)`` float, of the source views.
@@ -241,7 +241,7 @@ def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
 
 
 def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:
-    r"""Mark where keypoints are, each by a Gaussian hill of height 1.
+    r"""Return masks with a Gaussian of height 1 at each keypoint.
 
     .. math:: \Gamma(u, v) = \min\left(1, \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2}\right)\right)
 

@@ -79,7 +79,7 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True)
 class RiskCoverage:
-    """Errors among the rows kept, when the least confident are left out one by one.
+    """Errors among the remaining rows as the least confident rows are removed one by one.
 
     Attributes:
         coverage: (n,) float64, share kept: 1/n, 2/n, ..., 1.
@@ -177,7 +177,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
 
 
 def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:
-    """Return how probable the named column of each row is, and what comes next.
+    """Return the probability of the named column of each row, and the runner-up.
 
     Args:
         scores: (n, k), see :func:`softmax`.
@@ -210,7 +210,7 @@ def fit_temperature(
     weights: ArrayLike | None = None,
     caution: float = 0.0,
 ) -> float:
-    r"""Find the temperature at which the probability of the named column best says how often it is right.
+    r"""Find the temperature at which the predicted probability is best calibrated.
 
     Minimizes the binary negative log-likelihood of "the named column is right", by a grid over the logarithm of T
     and Brent's bounded search around its best point:
@@ -249,7 +249,7 @@ def fit_temperatures(
     weights: ArrayLike | None = None,
     cautions: Sequence[float],
 ) -> list[float]:
-    """Return the temperature of each caution, see :func:`fit_temperature`; the likeliest one is searched once."""
+    """Return the temperature of each caution, see :func:`fit_temperature`; the likeliest caution is searched once."""
     values = _as_scores(scores)
     columns = _as_columns(named, values.shape)
     right = _as_shares(correct, len(columns), "correct")
@@ -331,7 +331,7 @@ def reliability(
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Leave out the least confident rows one by one and count the errors among the others.
+    """Remove the least confident rows one by one and count the errors among the rest.
 
     Rows of equal confidence count as in a random order: each as wrong as their mean.
 
@@ -352,7 +352,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 
 
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Say of each row whether the other rows would match its group with its class, and its class with its group.
+    """Return whether, without each row, its group would still match its class and its class its group.
 
     What one-to-one matching asks, without letting a row vote for itself: among the other rows, the group has no class
     more often than the row's, and the class no group more often than the row's.

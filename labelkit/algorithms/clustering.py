@@ -25,7 +25,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, checked_rows, parts_of, squared_norms, unit_length
+from labelkit.algorithms.row_blocks import (
+    Floats,
+    Rows,
+    StoredRows,
+    checked_rows,
+    iterate_blocks,
+    squared_norms,
+    to_unit_length,
+)
 
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -125,7 +133,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Partition rows by direction: the cosines to unit centroids are large.
+    """Partition rows by direction, maximizing cosines to unit centroids.
 
     Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
@@ -169,7 +177,7 @@ def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
     from scipy.sparse import csc_array
 
     sums = np.zeros((num_clusters, rows.shape[1]))
-    for block, part in parts_of(rows):
+    for block, part in iterate_blocks(rows):
         shape = (num_clusters, len(part))
         members = csc_array((np.ones(len(part)), cluster_ids[block], np.arange(len(part) + 1)), shape=shape)
         sums += np.asarray(members @ part.astype(np.float64))
@@ -311,7 +319,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def best(self, draws: Doubles) -> _Run:
-        """Run one restart for each row of draws, (restarts, new clusters), and others from means where these fail."""
+        """Run one restart per row of draws, (restarts, new clusters), and start from means where these fail."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # asked of every restart, not of the best: more restarts must never leave out what fewer make
@@ -343,7 +351,7 @@ class _Problem:
         return picks
 
     def iterate(self, start: Singles) -> _Run:
-        """Assign and move the centroids (k, d) by turns; return the assignment of lowest inertia."""
+        """Alternate assignment and centroid updates (k, d); return the assignment with the lowest inertia."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
             ids = _nearest(self.points, centroids)
@@ -367,7 +375,7 @@ class _Problem:
         return replace(best, num_iterations=number)
 
     def exchanged(self, best: _Run) -> _Run:
-        """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
+        """Reassign centroids to classes by their nearest labeled rows, one each, as long as the inertia falls."""
         for _ in range(_MOST_EXCHANGES):
             taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -406,7 +414,7 @@ def _cluster(
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     if spherical:
-        framed = _Framed(unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
+        framed = _Framed(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:
         framed = _Framed(rows, *_frame(rows))
     points = framed.sample(num_clusters)
@@ -417,7 +425,7 @@ def _cluster(
         if given.shape != (num_clusters, rows.shape[1]):
             shape = (num_clusters, rows.shape[1])
             raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
-        starts = iter([framed.scaled(unit_length(given, "init_centroids")[:] if spherical else given)])
+        starts = iter([framed.scaled(to_unit_length(given, "init_centroids")[:] if spherical else given)])
     runs = (_trained(points, start, max_iter, tol, spherical=spherical) for start in starts)
     centroids, _, num_iterations = min(runs, key=itemgetter(1))
     ids, places, inertia = _partition(framed, centroids, spherical=spherical)
@@ -501,18 +509,18 @@ class _Framed:
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:
-        """Scaled rows that centroids are made from: all; of rows that are read in blocks, 256 for each cluster."""
+        """Return scaled rows to fit centroids on: all, or 256 per cluster if rows are read in blocks."""
         rows, most = self.rows, max(_LEAST_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
             return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
         found = np.empty(rows.shape, dtype=np.float32)
-        for block, part in parts_of(rows):
+        for block, part in iterate_blocks(rows):
             found[block] = self.scaled(part)
         return found
 
     def nearest(self, centroids: Singles) -> Ids:
         """The nearest of scaled centroids for each row, (n,)."""
-        found = [_nearest(self.scaled(part), centroids) for _, part in parts_of(self.rows)]
+        found = [_nearest(self.scaled(part), centroids) for _, part in iterate_blocks(self.rows)]
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
@@ -521,7 +529,7 @@ def _frame(*arrays: Rows) -> tuple[Doubles, float]:
     width = arrays[0].shape[1]
     total, high, low = np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
     for rows in arrays:
-        for _, part in parts_of(rows):
+        for _, part in iterate_blocks(rows):
             total += part.sum(axis=0, dtype=np.float64)
             np.maximum(high, part.max(axis=0), out=high)
             np.minimum(low, part.min(axis=0), out=low)
@@ -578,7 +586,7 @@ def _partition(
 def _apart(rows: Rows, ids: Ids, places: Floats) -> Doubles:
     """The squared distance of each row to the place of its id, (n,), by differences."""
     found = np.empty(len(rows))
-    for block, part in parts_of(rows):
+    for block, part in iterate_blocks(rows):
         difference = part.astype(np.float64) - places[ids[block]]
         found[block] = np.einsum("ij,ij->i", difference, difference)
     return found

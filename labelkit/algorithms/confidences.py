@@ -23,7 +23,7 @@ _LEAST: Final = 1e-12
 
 @dataclass(frozen=True)
 class Temperatures:
-    """What turns shares into confidences: temperatures of answers that name a known class, or a new group."""
+    """Temperatures that turn shares into confidences, for predictions of known classes and of new groups."""
 
     known: float
     new: float
@@ -31,7 +31,7 @@ class Temperatures:
 
 @dataclass(frozen=True)
 class Confidences:
-    """Of all rows that are answered.
+    """Confidences of all predicted rows.
 
     Attributes:
         named: (n,) int64, the group of the largest share.
@@ -62,7 +62,7 @@ def log_shares(shares: Doubles) -> Doubles:
 def stated(
     scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
 ) -> tuple[Doubles, Doubles, Ints]:
-    """Confidence, margin and next group of each row, by the temperature of what it names."""
+    """Return each row's confidence, margin and runner-up group, at the temperature of its prediction."""
     confidence, margin = np.empty(len(named)), np.empty(len(named))
     runner_up = np.empty(len(named), dtype=np.int64)
     for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):
@@ -73,7 +73,7 @@ def stated(
 
 
 def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperatures) -> Confidences:
-    """Turn the shares of all rows into answers, block by block.
+    """Turn the shares of all rows into predictions, block by block.
 
     Args:
         shares: (n, k), rows sum to 1.
@@ -98,10 +98,10 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
 
 
 def joined(parts: Sequence[Confidences]) -> Confidences:
-    """Answers for some rows, then for others."""
+    """Concatenate the predictions of two sets of rows."""
     return Confidences(*(np.concatenate(column) for column in zip(*(vars(one).values() for one in parts), strict=True)))
 
 
 def in_order(found: Confidences, order: Ints) -> Confidences:
-    """Answers for the rows at some places."""
+    """Return the predictions for some rows, in order."""
     return Confidences(*(column[order] for column in vars(found).values()))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 
 
 def knn_votes(
@@ -27,7 +27,7 @@ def knn_votes(
     temperature: float = 0.1,
     own: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """Return each query's share of votes per class, a neighbor's vote being ``exp(cosine / temperature)``.
+    """Return each query's share of votes per class; a neighbor's vote is ``exp(cosine / temperature)``.
 
     Args:
         queries: (q, d) of any length.
@@ -56,7 +56,7 @@ def knn_votes(
     if selves is not None and selves.shape != (len(asked),):
         raise ValueError(f"own has shape {selves.shape}, there are {len(asked)} queries")
     votes = np.full((len(asked), num_classes), 1 / num_classes)
-    usable = np.concatenate([part.any(axis=1) for _, part in parts_of(held)] or [np.zeros(0, dtype=np.bool_)])
+    usable = np.concatenate([part.any(axis=1) for _, part in iterate_blocks(held)] or [np.zeros(0, dtype=np.bool_)])
     if not usable.any():
         raise ValueError("the gallery has no row that is not zero")
     if not usable.all():
@@ -66,7 +66,7 @@ def knn_votes(
             moved = np.cumsum(usable) - 1
             selves = np.where((selves >= 0) & usable[selves], moved[selves], -1)
     search = ExactSearch(held, metric="cosine")
-    for where, part in parts_of(asked):
+    for where, part in iterate_blocks(asked):
         seen = np.flatnonzero(part.any(axis=1))
         found, rows = search.search(part[seen], min(k if selves is None else k + 1, len(held)))
         scores = found.astype(np.float64)

@@ -41,8 +41,8 @@ _LEAST: Final = 1e-12
 _FOLDS: Final = 5
 
 
-class RowJudge:
-    """Rows to be judged again and again, with other labels or other groups.
+class RowClassifier:
+    """A classifier of fixed rows that is refitted with different labels or groups.
 
     Args:
         features: (n, d) float32, as they were grouped; n >= 2.
@@ -68,7 +68,7 @@ class RowJudge:
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
     def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
-        """(n, c) shares of the classes by the classifier alone; rows sum to 1.
+        """Return (n, c) class probabilities from the classifier alone; rows sum to 1.
 
         Args:
             labels: (n,), -1 = none; every class has one.
@@ -91,7 +91,7 @@ class RowJudge:
             return LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(self._moved[rows], columns)
 
     def classifier(self, labels: Ints, classes: Ints) -> LinearShares:
-        """Return what gives ``class_shares`` of these labels by logistic regression to other images."""
+        """Train logistic regression on these labels; return a function that gives ``class_shares`` of other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
         if len(classes) == 1:
@@ -162,8 +162,8 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def hidden_labels_right(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Hide labels in turn, and say which of them the others name rightly, (m,); a class with one label is not hidden.
+def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Hide labels in turn; return which of them the others predict correctly, (m,). Single labels are not hidden.
 
     Args:
         judge: the rows.

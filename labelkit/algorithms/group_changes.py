@@ -52,7 +52,7 @@ def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple
 
 @dataclass(frozen=True)
 class GroupChanges:
-    """What became of groups; numbers are places in the lists of groups that were given.
+    """Changes between two groupings; numbers are positions in the lists of groups that were compared.
 
     A group may be in a split and in a merge at once.
 
@@ -78,7 +78,7 @@ class GroupChanges:
 def compare_groups(
     counts: ArrayLike, *, main_share: float = 0.5, part_share: float = 0.2, same: Sequence[tuple[int, int]] = ()
 ) -> GroupChanges:
-    """Name what became of each group, by the images that are in both runs.
+    """Describe how each group changed, based on the images in both runs.
 
     With c images in both groups, a in the earlier and b in the later one, ``m = main_share`` and ``s = part_share``:
 

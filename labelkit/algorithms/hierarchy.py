@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.projection import principal_directions
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, checked_rows, parts_of
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, checked_rows, iterate_blocks
 
 Floats = NDArray[np.float32]
 
@@ -54,7 +54,7 @@ _STAYING: Final = 0.5
 
 @dataclass(frozen=True)
 class ClassSpace:
-    """Steps 1 and 2, as learned from some rows.
+    """Steps 1 and 2, as fitted on some rows.
 
     Attributes:
         mean: (d,) of the rows.
@@ -80,7 +80,7 @@ class ClassSpace:
 
     def _along(self, rows: Rows) -> Floats:
         places = np.empty((len(rows), self.directions.shape[1]), dtype=np.float32)
-        for where, part in parts_of(rows):
+        for where, part in iterate_blocks(rows):
             places[where] = (part - self.mean) @ self.directions
         return places
 
@@ -195,12 +195,12 @@ class Hierarchy:
 
     @property
     def fewest(self) -> int:
-        """The fewest groups that it can be cut into."""
+        """Minimum number of groups to cut the hierarchy into."""
         return len(self.places) - len(self.unions)
 
     @property
     def most(self) -> int:
-        """The most groups that it can be cut into."""
+        """Maximum number of groups to cut the hierarchy into."""
         return len(self.places)
 
     def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:
@@ -271,7 +271,7 @@ class Hierarchy:
 
     @cached_property
     def _has_label(self) -> NDArray[np.bool_]:
-        """Whether leaves and unions hold a labeled row."""
+        """Return whether leaves and unions hold a labeled row."""
         found = np.zeros(len(self.sizes), dtype=bool)
         found[: len(self.labels)] = True
         for number, (one, other) in enumerate(self.unions.tolist()):
@@ -332,7 +332,7 @@ def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator)
     start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
     own = np.empty(len(rows), dtype=np.int64)
-    for where, part in parts_of(rows):
+    for where, part in iterate_blocks(rows):
         own[where] = nearest_centroids(space.place(part), found.centroids)
     used, small = np.unique(own, return_inverse=True)
     return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)

@@ -31,7 +31,7 @@ _EDGE = 1 + 1e-6
 
 
 def crop_homographies(boxes: ArrayLike) -> Matrices:
-    """Return (b, 3, 3) maps onto views that show a box alone.
+    """Return (b, 3, 3) homographies onto views cropped to a box.
 
     Args:
         boxes: (b, 4) left, top, right, bottom in normalized coordinates.
@@ -145,7 +145,7 @@ def between_views(first: Tensor, second: Tensor) -> Tensor:
 
 
 def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
-    """Move points, and tell which of them arrive inside.
+    """Transform points, and return which of them land inside.
 
     Args:
         points: ``(b, k, 2)`` x and y.
@@ -172,7 +172,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
 def look_up(
     maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
-    """Look up maps of second views at the places of the cells of first views.
+    """Sample maps of second views at the positions of the cells of first views.
 
     Args:
         maps: ``(b, c, h, w)`` float, of the second views; gets gradients.

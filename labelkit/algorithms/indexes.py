@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescored
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 
 Kind = Literal["hnsw", "ivfpq"]
 
@@ -39,7 +39,7 @@ _COMPARED_ROWS, _NEAR_LISTS = 1 << 16, 16
 
 
 def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric = "cosine") -> Any:
-    """Build an index of all rows for :class:`ApproximateSearch`.
+    """Build an index of all gallery rows, for :class:`ApproximateSearch`.
 
     Args:
         gallery: (g, d), computed from as float32.
@@ -55,7 +55,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     """
     index = empty_index(gallery, kind, metric=metric)
     rows = as_rows(gallery, "gallery", metric)
-    for _, part in [(0, rows)] if isinstance(rows, np.ndarray) else parts_of(rows):
+    for _, part in [(0, rows)] if isinstance(rows, np.ndarray) else iterate_blocks(rows):
         index.add(part)
     return index
 
@@ -92,12 +92,12 @@ def empty_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
 
 
 def num_trained(num_rows: int) -> int:
-    """Rows that the centroids and codes of an IVF-PQ index are trained on."""
+    """Return the number of rows to train the centroids and codes of an IVF-PQ index on."""
     return min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
 
 
 def default_num_lists(num_rows: int) -> int:
-    """Lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 rows."""
+    """Return the number of lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 rows."""
     return max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
 
 
@@ -106,8 +106,8 @@ def default_pq_bytes(dim: int) -> int:
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 
-def near_rows(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Name k near other rows of each row, by their cosine.
+def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Return k approximate nearest neighbors of each row by cosine, itself excluded.
 
     Up to 65,536 rows are compared with all others. Of more, a row is compared with those in the 16 inverted lists
     nearest to it, so that time grows with n sqrt(n), and some of the nearest are missed.
@@ -152,7 +152,7 @@ def index_format() -> str:
 
 
 def write_index(index: Any, take: Callable[[Any], None]) -> None:
-    """Give away the bytes of an index, one piece after the other."""
+    """Yield the bytes of an index, piece by piece."""
     import faiss
 
     made: Any = faiss  # its annotations know no such class
@@ -160,7 +160,7 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
 
 
 def read_index(path: Path, *, is_extended: bool) -> Any:
-    """Read a file that begins with an index; one that is not to be extended is mapped.
+    """Read an index at the start of a file; memory-map it unless it will be extended.
 
     Never read one that this module did not make: the reader of faiss is not safe on foreign bytes.
 
@@ -178,7 +178,7 @@ def read_index(path: Path, *, is_extended: bool) -> Any:
 
 
 class ApproximateSearch:
-    """A gallery and its index.
+    """A gallery with an approximate nearest-neighbor index.
 
     Args:
         index: of exactly these rows, by :func:`build_index` or of a file that it was written to.

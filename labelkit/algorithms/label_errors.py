@@ -28,7 +28,7 @@ _BLOCK_NUMBERS = 1 << 23
 
 @dataclass(frozen=True)
 class LabelDoubts:
-    """What is known of n labels.
+    """Evidence on the correctness of n labels.
 
     Attributes:
         score: (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label.
@@ -46,7 +46,7 @@ class LabelDoubts:
 
 
 def doubt_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelDoubts:
-    """Compare each label with what all others say of its image.
+    """Compare each label with the prediction from all other labels.
 
     Args:
         features: (n, d) rows of any length; they are centered and scaled to length 1.

@@ -63,7 +63,7 @@ def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDA
 
 
 def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
-    r"""Return the values that the start values spread to, as shares.
+    r"""Propagate start values over the graph and return them as shares.
 
     Args:
         graph: of :func:`neighbor_graph`.

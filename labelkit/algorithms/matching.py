@@ -58,7 +58,7 @@ def contingency(
 def match_clusters(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> Matching:
-    """Match clusters and classes so that the most samples agree.
+    """Match clusters to classes to maximize the number of agreeing samples.
 
     The number of matched samples is unique, the matching need not be: among equals the choice
     is that of ``scipy.optimize.linear_sum_assignment``. Pairs without a common sample are no match.

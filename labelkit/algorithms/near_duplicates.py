@@ -39,7 +39,7 @@ _EMPTY = 1e-3
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far pairs of pictures agree once one is laid over the other.
+    """Agreement of pairs of pictures after aligning one to the other.
 
     Attributes:
         levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
@@ -75,7 +75,7 @@ def compare_pictures(
     pairs: NDArray[np.int64],
     report: Callable[[int], None] = lambda done: None,
 ) -> Agreement:
-    """Align the pictures of each pair and say how far they agree.
+    """Align the pictures of each pair and measure their agreement.
 
     Args:
         pictures: (n, 64, 64).

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, iterate_blocks
 
 Metric = Literal["cosine", "l2", "dot"]
 Held = NDArray[np.float32] | StoredRows
@@ -58,7 +58,7 @@ def knn(
 
 
 class ExactSearch:
-    """A gallery ready to be searched again and again, exactly.
+    """A gallery prepared for repeated exact search.
 
     Args:
         gallery: (g, d), computed from as float32.
@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Return queries of a gallery, (q, d), of length 1 for ``cosine``.
+    """Return queries, (q, d), normalized for ``cosine``.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity, or a zero row with ``cosine``.
@@ -208,7 +208,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
             raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
         rows = np.ascontiguousarray(array, dtype=np.float32)
     squares = np.empty(len(rows))
-    for where, part in parts_of(rows):
+    for where, part in iterate_blocks(rows):
         squares[where] = _squared_lengths(part)
     bad = int((~np.isfinite(squares)).sum())  # squares of finite float32 numbers are finite in float64
     if bad:
@@ -272,7 +272,7 @@ def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _longest(rows: Held) -> float:
     """The largest length of a row."""
-    return float(np.sqrt(max((_squared_lengths(part).max(initial=0) for _, part in parts_of(rows)), default=0)))
+    return float(np.sqrt(max((_squared_lengths(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
 def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:

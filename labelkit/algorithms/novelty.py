@@ -39,7 +39,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 
 
 def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Score images that came later, (n,) float64 in ``[0, 1]``: above .5 they are nearer to each other.
+    """Score later images, (n,) float64 in ``[0, 1]``; above 0.5, they are closer to each other.
 
     A copy of an earlier image has 0. Else it is a / (a + b), where a and b are the mean distances to the nearest
     earlier images, and to the nearest other later ones; measured by `examples/novel_cases.py`.

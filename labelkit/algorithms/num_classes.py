@@ -34,7 +34,7 @@ _LEAST_SIZES: Final = (3, 5, 8, 12, 20)
 
 @dataclass(frozen=True, slots=True)
 class NumClassesEstimate:
-    """The number of classes that was chosen, and why.
+    """The estimated number of classes, with its evidence.
 
     Attributes:
         best: the number.
@@ -53,7 +53,7 @@ class NumClassesEstimate:
 
 
 def candidate_numbers(low: int, high: int) -> list[int]:
-    """Return the numbers to look at: every one up to 100, then in steps of 2 percent; ``high`` is the last.
+    """Return the numbers to try: every one up to 100, then in steps of 2 percent; ``high`` is the last.
 
     Raises:
         ValueError: not ``1 <= low <= high``.
@@ -91,7 +91,7 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
 
 
 def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
-    """Count the groups that HDBSCAN finds with each of several least sizes.
+    """Count the groups that HDBSCAN finds for each of several minimum sizes.
 
     Args:
         x: (n, d) rows, n >= 1.
@@ -176,7 +176,7 @@ def estimate_num_classes(
     search: Literal["brent", "grid"] = "brent",
     progress: Callable[[int, float], None] | None = None,
 ) -> NumClassesSearch:
-    """Find the number of clusters that agrees best with the labels that are there.
+    """Estimate the number of clusters that agrees best with the available labels.
 
     ``score(k)``: k-means with k clusters on all rows, then the share of the labeled rows that
     the best one-to-one matching of clusters and classes gets right. Too few clusters merge

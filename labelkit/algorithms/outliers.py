@@ -31,7 +31,7 @@ REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "o
 
 @dataclass(frozen=True)
 class Tones:
-    """What the gray values of an image say.
+    """Statistics of the gray values of an image.
 
     Attributes:
         brightness: their mean, 0 to 255.
@@ -68,7 +68,7 @@ def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float
 
 
 def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
-    """How far each value is above the median, in standard deviations as the median absolute deviation tells them.
+    """Return each value's distance above the median, in standard deviations (from the median absolute deviation).
 
     Args:
         values: (n,); NaN is left out and stays NaN.
@@ -83,17 +83,17 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
     return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
 
 
-def unlikeness(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+def neighbor_deviations(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n,) deviations of distances to a near neighbor, of which 4 make an image unlike all others; NaN = not known."""
     return deviations(distances, _LEAST_SHARE, _LEAST_DISTANCE)
 
 
-def odd_scores(
+def outlier_scores(
     distances: NDArray[np.float64] | None = None,
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """How odd each image is, by each of ``REASONS``.
+    """Return the outlier scores of each image for each of ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = not known; ``None``: not judged, as the others.
@@ -112,7 +112,7 @@ def odd_scores(
     scores = np.zeros((count, len(REASONS)))
     judged = count >= FEWEST
     if judged and distances is not None:
-        scores[:, 0] = _beyond(unlikeness(distances) / _UNLIKE)
+        scores[:, 0] = _beyond(neighbor_deviations(distances) / _UNLIKE)
     if tones is not None:
         brightness, contrast, sharpness = tones.T
         usual_brightness, usual_contrast = (_median(values) for values in (brightness, contrast))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.one_thread import one_blas_thread
-from labelkit.algorithms.row_blocks import Rows, parts_of
+from labelkit.algorithms.row_blocks import Rows, iterate_blocks
 
 # t-SNE's usual neighborhood; it needs three times as many rows.
 _PERPLEXITY = 30.0
@@ -16,7 +16,7 @@ _STEPS, _EXAGGERATION, _ANGLE = 500, 4.0, 0.8
 
 
 def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Project rows on the two directions in which they vary most.
+    """Project rows onto the two directions in which they vary most.
 
     Args:
         x: (n, d) numbers, n >= 1.
@@ -123,10 +123,10 @@ def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[
     if not number or not 1 <= count <= width:
         raise ValueError(f"{count} directions of an array of shape {rows.shape}")
     mean, products = np.zeros(width), np.zeros((width, width))
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         mean += part.sum(axis=0, dtype=np.float64)
     mean /= number
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         centered = part.astype(np.float64) - mean
         products += centered.T @ centered
     return mean, _largest(products, count)[1]
@@ -135,7 +135,7 @@ def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[
 def mapped_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return (n, count) float32: rows less a mean, along directions, as :func:`principal_map` gives them."""
     places = np.empty((rows.shape[0], directions.shape[1]), dtype=np.float32)
-    for where, part in parts_of(rows):
+    for where, part in iterate_blocks(rows):
         places[where] = (part.astype(np.float64) - mean) @ directions
     return places
 

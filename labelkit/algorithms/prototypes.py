@@ -136,7 +136,7 @@ def spread_prototypes(
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
-    """Return the best spread where it is known for all c and d, in coordinates of its own.
+    """Return the optimal spread where it is known for all c and d, in its own coordinates.
 
     Returns:
         (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), opposite pairs and a
@@ -151,7 +151,7 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
 
 
 def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
-    """Whether :func:`closed_form` has the least loss of Eq. 5 for every t.
+    """Return whether :func:`closed_form` has the least loss of Eq. 5 for every t.
 
     So have the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally optimal
     (Cohn and Kumar, "Universally optimal distribution of points on spheres"). Opposite pairs beside a simplex have not.
@@ -160,7 +160,7 @@ def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
 
 
 def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
-    """Return the sharpnesses that :func:`spread_prototypes` optimizes with, one after the other."""
+    """Return the increasing sharpness values that :func:`spread_prototypes` optimizes with."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
@@ -406,7 +406,7 @@ _MAX_DEGREE = 400
 
 
 def max_cosine_bound(count: int, dim: int) -> float:
-    r"""Return a number that the largest pairwise cosine of ``count`` unit vectors cannot be below.
+    r"""Return a lower bound on the largest pairwise cosine of ``count`` unit vectors.
 
     ``count <= dim + 1``: :math:`-1/(c-1)`, reached by the simplex. ``count <= 2 dim``: 0, reached by simplices in
     orthogonal subspaces (Rankin). ``dim`` 2: :math:`\cos(2\pi/c)`, reached by the regular polygon. Otherwise
@@ -431,7 +431,7 @@ def max_cosine_bound(count: int, dim: int) -> float:
 
 
 def rms_cosine_bound(count: int, dim: int) -> float:
-    r"""Return a number that the root mean square of pairwise cosines cannot be below.
+    r"""Return a lower bound on the root mean square of pairwise cosines.
 
     ``count > dim``: Welch's :math:`\sqrt{(c-d)/(d(c-1))}`, reached by every tight frame; otherwise 0, reached by
     orthogonal vectors.

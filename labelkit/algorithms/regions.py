@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def source_boxes(matrices: Tensor) -> Tensor:
-    """Return what part of its image each crop shows.
+    """Return the part of its image that each crop shows.
 
     Args:
         matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A crop that is
@@ -30,7 +30,7 @@ def source_boxes(matrices: Tensor) -> Tensor:
 
 
 def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
-    """Return where the first crop shows what both show.
+    """Return the overlap of both crops in coordinates of the first.
 
     Args:
         first: (b, 4) box of the first crop in its image, any unit.
@@ -47,14 +47,14 @@ def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
 
 
 def covers_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
-    """Tell which boxes (b, 4) in pixels have both sides at least ``min_tokens`` tokens long, (b,) bool."""
+    """Return which boxes (b, 4) in pixels are at least ``min_tokens`` tokens long on both sides, (b,) bool."""
     sides = boxes[:, 2:] - boxes[:, :2]
     # an overlap of exactly one token may be a rounding error short of it
     return (sides >= min_tokens * patch_size * (1 - 1e-5)).all(dim=1) & (sides > 0).all(dim=1)
 
 
 def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Tensor:
-    """Look up a grid of places of each map; bilinear, several samples a cell, gradients flow.
+    """Sample a grid of positions of each map: bilinear, several samples per cell, differentiable.
 
     Args:
         maps: (b, h, w, d) float, one vector for each token.

@@ -58,7 +58,7 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = as_singles(self._source[where if self._chosen is None else self._chosen[where]])
+        rows = to_float32(self._source[where if self._chosen is None else self._chosen[where]])
         for divisors in self._divisors:
             np.divide(rows, divisors[where][..., None], out=rows, casting="same_kind")
         if self._offset is not None:
@@ -66,14 +66,14 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """(n,) what rows are divided by to get length 1; 1 for rows of zeros."""
+        """Return (n,) divisors that give rows length 1; 1 for rows of zeros."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
     def divided(self, divisors: Floats) -> StoredRows:
-        """The same rows, each divided by a number, (n,), in its precision.
+        """Return the rows, each divided by a number of (n,), in its precision.
 
         Raises:
             ValueError: they are moved already.
@@ -85,7 +85,7 @@ class StoredRows:
         return found
 
     def less(self, offset: NDArray[np.float32]) -> StoredRows:
-        """The same rows less an offset, (d,).
+        """Return the rows minus an offset, (d,).
 
         Raises:
             ValueError: they are moved already.
@@ -97,13 +97,13 @@ class StoredRows:
         return found
 
     def read(self, *, in_blocks: bool) -> StoredRows:
-        """The same rows, to be read in blocks or copied."""
+        """Return the rows, read in blocks or copied."""
         found = StoredRows(self._source, self._chosen, in_blocks=in_blocks)
         found._divisors, found._offset = self._divisors, self._offset
         return found
 
     def subset(self, places: NDArray[np.int64]) -> StoredRows:
-        """Some of these rows, (m,) places among them; they are moved as these are."""
+        """Return some of these rows, by (m,) positions, with the same offset and scale."""
         chosen = places if self._chosen is None else self._chosen[places]
         found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
         found._divisors = tuple(divisors[places] for divisors in self._divisors)
@@ -121,8 +121,8 @@ class StoredRows:
 Rows = Floats | StoredRows
 
 
-def as_singles(values: NDArray[Any]) -> NDArray[np.float32]:
-    """A copy as float32. Numbers in float16 are shifted to their place in float32: numpy takes a multiple of that.
+def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a copy as float32; float16 is converted by shifting bits, which is several times faster than in numpy.
 
     A sign and ten bits of fraction are moved as they are. The exponent is 112 too small there, which a product puts
     right, numbers below the normal ones included.
@@ -146,19 +146,19 @@ def as_singles(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
-    """Cut rows into blocks whose size depends on nothing but the shapes, so that results do not either."""
+    """Split rows into blocks whose size depends only on the shapes, so that results do not vary."""
     size = max(1, BLOCK_NUMBERS // numbers_per_row)
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
-def parts_of(rows: Rows) -> Iterator[tuple[slice, Floats]]:
+def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
     """Yield (where, rows there), block by block."""
     for block in blocks(*rows.shape):
         yield block, rows[block]
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Rows in float32, or float64 where they are, C-contiguous: what is so already is not copied.
+    """Return contiguous rows in float32, or float64 if they are; copied only if needed.
 
     Rows to be read in blocks stay where they are.
 
@@ -175,7 +175,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
         kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
         rows = np.asarray(array, dtype=kind, order="C")
     bad, largest = 0, 0.0
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         high, low = float(part.max()), float(part.min())
         if not np.isfinite([high, low]).all():  # what is not a number is both the largest and the smallest
             bad += int((~np.isfinite(part).all(axis=1)).sum())
@@ -189,13 +189,13 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     return rows
 
 
-def unit_length(rows: Rows, name: str) -> Rows:
+def to_unit_length(rows: Rows, name: str) -> Rows:
     """Rows scaled to length 1.
 
     Raises:
         ValueError: a row is zero.
     """
-    lengths = np.concatenate([row_lengths(part) for _, part in parts_of(rows)] or [np.empty(0)])
+    lengths = np.concatenate([row_lengths(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
         raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
@@ -213,7 +213,7 @@ def row_lengths(rows: Floats) -> NDArray[np.float64]:
 def column_sums(rows: Rows) -> NDArray[np.float64]:
     """(d,) sums over the rows."""
     sums = np.zeros(rows.shape[1])
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         sums += part.astype(np.float64).sum(axis=0)  # faster than a sum that converts
     return sums
 
@@ -221,7 +221,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
     """(n,) squared lengths."""
     squares = np.empty(len(rows))
-    for block, values in parts_of(rows):
+    for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)
         squares[block] = np.einsum("ij,ij->i", part, part)
     return squares

@@ -104,7 +104,7 @@ class LinearScores:
 
 @dataclass(frozen=True, slots=True)
 class SinkhornResult:
-    """Potentials, and what they lead to.
+    """Potentials of the balanced assignment, and the resulting clusters.
 
     Attributes:
         potentials: u, (k,) float64 on the CPU, maximum 0.
@@ -264,7 +264,7 @@ class _SemiDual:
             self._kernel = torch.empty((self._num_rows, k), dtype=dtype, device=self._device)
 
     def sharpen(self, lam: float, max_passes: int) -> None:
-        """Begin with a sharpness; passes are counted over all."""
+        """Start with a new sharpness; passes are counted in total."""
         self._lam, self.passes_left = lam, max_passes - self.num_passes
         self._origin: Tensor | None = None
         self.best = None
@@ -300,7 +300,7 @@ class _SemiDual:
         return point
 
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Cluster of largest mass of each row, (n,) int64; its share of the row, (n,) float32; and the cost."""
+        """Return each row's cluster of largest mass, (n,) int64; its share of the row, (n,) float32; and the cost."""
         ids, confidence = torch.empty(self._num_rows, dtype=torch.int64), torch.empty(self._num_rows)
         log_p = torch.zeros(1, dtype=torch.float64)
         for rows in _blocks(self._scores):
@@ -479,7 +479,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Give the larger shares to the clusters that have more anyway; equal ones keep the order of the ids.
+    """Assign larger shares to clusters that are already larger; ties keep the order of the ids.
 
     Which cluster is which is arbitrary, so an unequal prior would inflate some cluster for nothing. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.

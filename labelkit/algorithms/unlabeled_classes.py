@@ -38,7 +38,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.hierarchy import MOST_DIRECTIONS, build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
@@ -58,8 +58,8 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class OtherGroups:
-    """What groups without a label are expected to bring.
+class UnlabeledGroups:
+    """Expected effect of groups without a label.
 
     Attributes:
         numbers: numbers of such groups that were looked at, from 0.
@@ -92,22 +92,22 @@ class OtherGroups:
         return self.numbers[1 + int(ahead.argmax())] if some or found else 0
 
     def near(self, number: int) -> tuple[int, int]:
-        """Return the first and last number that two standard errors do not tell from this one, of those looked at."""
+        """Return the first and last number that two standard errors do not tell from this one, of those examined."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
         found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]
         return found[0], found[-1]
 
 
-def other_groups(
+def estimate_unlabeled_groups(
     features: ArrayLike,
     labels: ArrayLike,
     numbers: Sequence[int],
     *,
     generator: np.random.Generator,
     min_size: int = 1,
-) -> OtherGroups | None:
-    """Look what groups without a label would bring.
+) -> UnlabeledGroups | None:
+    """Estimate the effect of groups without a label.
 
     Args:
         features: (n, d) float rows of length 1; some thousands at most, since a tree takes n squared.
@@ -132,7 +132,7 @@ def other_groups(
         return None
     labels_of = np.full(len(rows), -1, dtype=np.int64)
     labels_of[known] = own
-    judge = RowJudge(rows, labels_of)
+    judge = RowClassifier(rows, labels_of)
     # the directions that each tree starts from do not depend on labels
     directions, _ = principal_directions(rows, min(MOST_DIRECTIONS, rows.shape[1]))
     places = np.asarray((rows - rows.mean(axis=0, dtype=np.float64)) @ directions, dtype=np.float32)
@@ -182,7 +182,7 @@ def _weighed(
     found: NDArray[np.float64],
     weights: NDArray[np.float64],
     nearer: float,
-) -> OtherGroups:
+) -> UnlabeledGroups:
     """Tell what m hidden labels say of each of k numbers; ``missed`` is (k, m)."""
     from scipy.stats import norm
 
@@ -199,4 +199,4 @@ def _weighed(
     errors = (1 - new_share) * (accuracy + _PURITY) * errors
     leads = (expected - expected[0])[1:] / errors[1:]
     chance = float(norm.sf(leads.max()) * norm.sf(nearer)) if len(leads) else 1.0
-    return OtherGroups(tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), nearer, new_share, chance)
+    return UnlabeledGroups(tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), nearer, new_share, chance)

@@ -36,8 +36,8 @@ class _LogProgress(SilentProgress):
 
 
 @contextmanager
-def told_by_logging() -> Iterator[None]:
-    """Hand what a person should read to the logger, unless something else shows progress already."""
+def log_messages() -> Iterator[None]:
+    """Send messages for people to the logger, unless something else already shows progress."""
     progress = current_progress()
     with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
         yield
@@ -69,7 +69,7 @@ class CommandGroup:
 
 
 def offered(word: str, entry: Command | Group) -> object:
-    """Return what ``labelkit.WORD`` is: a function, or a group of functions."""
+    """Return the object named ``labelkit.WORD``: a function, or a group of functions."""
     return CommandGroup(word, entry) if isinstance(entry, Group) else function_of((word,), entry)
 
 
@@ -102,7 +102,7 @@ def _call(command: Command, config_class: type[StageConfig], options: dict[str, 
         overrides=options,
         origins={name: name for name in options},
     ).config
-    with told_by_logging():
+    with log_messages():
         found, fault = command.run(config)
     result = Result(found)
     if fault is not None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.api.functions import told_by_logging
+from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.data.center_crop import center_boxes
 from labelkit.data.decode import BadImage, decode_reduced, read_image_file
@@ -25,7 +25,7 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
 
 class Network(nn.Module):
-    """A network that embeds images: those of a store that `labelkit embed` makes with it, to the last bits.
+    """A network that embeds images exactly as `labelkit embed` does, to the last bit.
 
     It is a module like any other: train it on, take its parts, move it to a GPU. Made by :func:`load_network`.
 
@@ -97,7 +97,7 @@ class Network(nn.Module):
         try:
             return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
         except BadImage as error:
-            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Give an image.") from error
+            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
 
 
 def load_network(
@@ -139,5 +139,5 @@ def load_network(
     }
     options = {name: value for name, value in given.items() if value is not None}
     config = resolve(ModelConfig, overrides=options, origins={name: name for name in options}).config
-    with told_by_logging():
+    with log_messages():
         return Network(embedding_network(config, 3)).eval()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """What a command found and made.
+    """Result of a command: values, tables and files.
 
     Attributes:
         values: everything that ``--json`` prints, by the same keys; paths are ``Path``. ``result["nmi"]`` is
@@ -28,7 +28,7 @@ class Result:
         self.tables = found.shown
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values as JSON has them: paths are texts, numbers that are not finite are ``None``."""
+        """Return values for JSON: paths become strings, non-finite numbers ``None``."""
         values: dict[str, Any] = json.loads(json_text(self.values))
         return values
 

@@ -22,7 +22,7 @@ from labelkit.formatting import Percent
 
 @dataclass
 class Output:
-    """How this invocation speaks; set by the options that all commands share."""
+    """Output options of this invocation, as set by the shared options."""
 
     json: bool = False
     quiet: bool = False
@@ -33,13 +33,13 @@ _current: ContextVar[Output] = ContextVar("labelkit_output")
 
 
 def current_output() -> Output:
-    """Return how this invocation speaks."""
+    """Return the output options of this invocation."""
     return _current.get(Output())
 
 
 @contextmanager
 def use_output(output: Output) -> Iterator[Output]:
-    """Let the invocation inside the ``with`` block speak as ``output`` says."""
+    """Use the output options ``output`` inside the ``with`` block."""
     token = _current.set(output)
     try:
         yield output

@@ -58,7 +58,7 @@ def version_of(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Check:
-    """One thing that was looked at; ``status`` is ok, missing (an optional part) or failed."""
+    """One thing that was examined; ``status`` is ok, missing (an optional part) or failed."""
 
     name: str
     status: str
@@ -139,9 +139,9 @@ def _check_torch() -> list[_Check]:
 
 def _check_weights() -> _Check:
     try:
-        from labelkit.models.weights.published import best_at_hand, describe_published
+        from labelkit.models.weights.published import best_available, describe_published
 
-        best = best_at_hand(several=True)
+        best = best_available(several=True)
     except (ImportError, OSError) as error:  # a part that is listed above as failed
         return _Check("weights", "failed", f"cannot be looked for: {error}", "Install timm again.")
     except CheckpointRefused as error:

@@ -268,8 +268,8 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
             "memory",
-            "there is not enough",
-            "Ask for less at a time, such as a smaller batch, number or image, or use a machine with more.",
+            "not enough memory",
+            "Use a smaller batch, number or image size, or a machine with more memory.",
         )
     return None
 

@@ -39,7 +39,7 @@ VerboseOption = Annotated[
 
 class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the subcommand; what is no method may be one of the user's own."""
+        """Find the subcommand; an unknown method may be one of the user's own."""
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:  # Typer's error of usage, which is private
@@ -76,7 +76,7 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Say whether these words of a command line name this command or group; None names all."""
+    """Return whether these command-line words name this command or group; None names all."""
     return words is None or list(words[:1]) == [name]
 
 
@@ -88,7 +88,7 @@ def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def listed(text: str) -> Command:
-    """Return a command that can only be listed: it has help, no options, and cannot be called."""
+    """Return a placeholder command that appears in help but has no options and cannot be called."""
 
     def command() -> None:
         raise RuntimeError("this command was not built")  # only the command that is named can be called

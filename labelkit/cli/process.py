@@ -27,7 +27,7 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def prepare() -> None:
-    """See to it that descriptors 0 to 2 exist, and that neither full nor closed ones are a fault of a command."""
+    """Make sure that descriptors 0 to 2 exist, and that full or closed ones do not count as a fault of a command."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -69,7 +69,7 @@ class _Messages(_Pipe):
 
 
 def end(code: int) -> NoReturn:
-    """End this process by an exit code; at once where threads of libraries keep it after a signal.
+    """Exit with a code; immediately if library threads would keep the process alive after a signal.
 
     Raises:
         SystemExit: always.
@@ -131,7 +131,7 @@ def signals_interrupt() -> Iterator[list[int]]:
 
 @contextmanager
 def _watched(handler: object, seen: list[int]) -> Iterator[None]:
-    """Let a thread hear of signals beside the main one, which may be inside a long call of a library."""
+    """Let a thread receive signals besides the main one, which may be inside a long call of a library."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)

@@ -35,12 +35,12 @@ class WarningsOnly(SilentProgress):
     """For ``-q``: warnings, nothing else."""
 
     def warning(self, text: str) -> None:
-        """Say a warning."""
+        """Show a warning."""
         print_message(f"warning: {text}")
 
 
 class LineProgress(SilentProgress):
-    """A line when a task has gone on for some seconds, and again after as many.
+    """Print a line after a task has run for some seconds, and again at the same interval.
 
     Args:
         seconds: time between two lines of a task.
@@ -59,11 +59,11 @@ class LineProgress(SilentProgress):
         task.finish()
 
     def message(self, text: str) -> None:
-        """Say one line."""
+        """Show one line."""
         print_message(text)
 
     def warning(self, text: str) -> None:
-        """Say a warning."""
+        """Show a warning."""
         print_message(f"warning: {text}")
 
 
@@ -135,11 +135,11 @@ class BarProgress:
                 self._bars = None
 
     def message(self, text: str) -> None:
-        """Say one line above the bars."""
+        """Show one line above the bars."""
         self._say(text)
 
     def warning(self, text: str) -> None:
-        """Say a warning above the bars."""
+        """Show a warning above the bars."""
         self._say(f"warning: {text}")
 
     def ask(self, question: str) -> str:

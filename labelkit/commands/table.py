@@ -70,8 +70,8 @@ class Command:
         if count > 1 and not self.distributed:
             raise ConfigError(
                 f"labelkit {' '.join(config.command)}",
-                f"was started as {count} processes (WORLD_SIZE), and does not share its work: each would do all of it",
-                "Start it without torchrun, or unset WORLD_SIZE in a process that works alone.",
+                f"was started as {count} processes (WORLD_SIZE), but cannot divide its work: each would do all of it",
+                "Start it without torchrun, or unset WORLD_SIZE for a single process.",
             )
         check_outputs(config)
         gate = Gate(config) if isinstance(config, GateConfig) else None

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
-from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes
+from labelkit.data.folders import ignored_notes, left_out, split_from_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, without_labels
@@ -48,7 +48,7 @@ _MOST_SHOWN: Final = 3
 
 
 def is_shards(text: str) -> bool:
-    """Whether a data set is named by the files that hold it."""
+    """Return whether a data set is named by the files that hold it."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
@@ -90,7 +90,7 @@ def expand_shards(text: str) -> list[Place]:
     missing = [name for name in found if not Path(name).is_file()]
     if missing:
         shown = ", ".join(missing[:_MOST_SHOWN]) + (", ..." if len(missing) > _MOST_SHOWN else "")
-        problem = f"{len(missing)} of {len(found)} files are not there: {shown}"
+        problem = f"{len(missing)} of {len(found)} files are missing: {shown}"
         raise DatasetError(text, problem, "Fetch them, or name fewer.")
     return [Path(name) for name in sorted_by_bytes(set(found))]
 
@@ -99,7 +99,7 @@ def _expand_braces(text: str) -> Iterable[str]:
     """Return every text that braces stand for, as a shell does."""
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     if math.prod(map(len, choices)) > _MOST_FILES:
-        raise DatasetError(text, f"stands for more than {_MOST_FILES:,} files", "Name fewer.")
+        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "Name fewer.")
     return map("".join, itertools.product(*choices))
 
 
@@ -117,7 +117,7 @@ def _choices(inside: str) -> Sequence[str]:
 
 def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
     """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
-    found = [split_of_name(path.name.removesuffix(path.suffix)) for path in paths]
+    found = [split_from_name(path.name.removesuffix(path.suffix)) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 
@@ -270,7 +270,7 @@ def _list_one(
                     content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
                     label, fault = _label_of(content, suffix, label_column)
                     if fault and suffix == ".cls":
-                        raise DatasetError(where, f"{inner!r} {fault}", "Write one text or number in it.")
+                        raise DatasetError(where, f"{inner!r} {fault}", "Write a single string or number in it.")
                     if fault:
                         found.faults[_key_of(inner)] = fault
                     if label is not None:
@@ -288,7 +288,7 @@ def _list_one(
         remedy = "Fetch it again." if "unexpected end" in str(error) else "Give archives of tar without compression."
         raise DatasetError(where, f"cannot be listed: {error}", remedy) from error
     except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Give an archive.") from error
+        raise DatasetError(where, "is not a regular file", "Pass an archive.") from error
     except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
         raise DatasetError(where, f"cannot be listed: {error}", "Fetch it again, or check its permissions.") from error
 
@@ -313,7 +313,7 @@ def _key_of(inner: str) -> str:
 
 
 def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
-    """Whether an image is that of its sample and not one beside it, as 0001.mask.png is to 0001.jpg."""
+    """Return whether an image is that of its sample and not one next to it, as 0001.mask.png is to 0001.jpg."""
     last = inner.rpartition("/")[2]
     if last.count(".") == 1:
         return True
@@ -322,7 +322,7 @@ def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
 
 
 def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
-    """Return the label in the file beside an image, ``None`` if there is none, and why there is none.
+    """Return the label in the file next to an image, ``None`` if there is none, and why there is none.
 
     Raises:
         ValueError: no text, no JSON, or too large.
@@ -420,7 +420,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     stems = [path.name.removesuffix(path.suffix) for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        raise DatasetError(name, f"two files are called {twice}", "Rename one: rows are named by their file.")
+        raise DatasetError(name, f"two files are named {twice}", "Rename one: images are named by their file.")
     ids: list[str] = []
     labels: list[object] = []
     label_fault = ""
@@ -432,7 +432,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     for number, path in enumerate(paths):
         found = _read_listing(path, column, label_column)
         if class_names and found.class_names and found.class_names != class_names:
-            raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Give files of one data set.")
+            raise DatasetError(str(path), f"differs in classes from {paths[0].name}", "Pass files of one data set.")
         column, class_names = found.column, class_names or found.class_names
         count = sum(found.group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -476,7 +476,9 @@ def _read_listing(path: Place, column: str | None, label_column: str | None) -> 
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:
-                raise DatasetError(where, f"has no column {wanted!r}, as other files have", "Give files of one set.")
+                raise DatasetError(
+                    where, f"has no column {wanted!r}, which other files have", "Pass files of one data set."
+                )
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             features = _features(schema.metadata or {})
             others = [name for name in schema.names if name != wanted]
@@ -485,7 +487,7 @@ def _read_listing(path: Place, column: str | None, label_column: str | None) -> 
                 raise DatasetError(where, fault, "Name another with --label-column.")
             values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
     except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Give a file.") from error
+        raise DatasetError(where, "is not a regular file", "Pass a file.") from error
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error
@@ -509,7 +511,7 @@ def _image_column(schema: Any, where: str) -> str:
     if names:
         problem = f"{len(names)} columns may hold the images: {', '.join(names)}"
         raise DatasetError(where, problem, f"Call one of them {IMAGE_COLUMNS[0]}.")
-    raise DatasetError(where, f"no column of images, found {shown}", "It must hold bytes of image files.")
+    raise DatasetError(where, f"no column of images, only {shown}", "It must hold bytes of image files.")
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from labelkit.errors import ConfigError, DatasetError
 
 @dataclass(frozen=True, slots=True)
 class ViewGeometry:
-    """Where each pixel of a view comes from.
+    """Mapping from each pixel of a view to its source image.
 
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
@@ -79,7 +79,7 @@ class Batch:
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
     def places(self, chosen: NDArray[np.bool_]) -> Tensor:
-        """Return where a mask of the host is true, (m,) int64 on the device of the batch."""
+        """Return the indices where a CPU mask is true, (m,) int64 on the device of the batch."""
         return send(np.flatnonzero(chosen), self.labels.device)
 
     @property
@@ -140,15 +140,15 @@ class DataInfo:
             raise DatasetError(
                 dataset,
                 "no image has a label that training may use",
-                "Give some with --labels FILE, or use a set that has them.",
+                "Pass some with --labels FILE, or use a data set with labels.",
             )
         num_classes = wanted or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
-            raise DatasetError(dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
+            raise DatasetError(dataset, "has only one class", "Use at least two.")
         if num_classes < self.num_old_classes:
             raise ConfigError(
                 "--num-classes",
-                f"{num_classes} is fewer than the {self.num_old_classes} classes with labels",
+                f"{num_classes} is less than the {self.num_old_classes} classes with labels",
                 "Raise it.",
             )
         return num_classes
@@ -221,7 +221,7 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
 
 @dataclass(frozen=True, slots=True)
 class RowShares:
-    """Who is blended with whom, and how much.
+    """Partner and weight of each row for blending.
 
     Attributes:
         shares: (m,) float32 in [0.5, 1], how much of the row itself.

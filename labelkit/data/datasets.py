@@ -93,7 +93,7 @@ class EncodedImage:
         return self._content.shape[0], self._content.shape[1]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Say why next to nothing of the image is left in its pixels; ``None``: it is left, or there was nothing."""
+        """Return why the image lost almost all content in decoding; ``None`` if it did not, or was empty."""
         if isinstance(self._content, bytes):
             return lost_content(self._content, pixels, max_pixels=self._max_pixels)
         return None
@@ -119,7 +119,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RowSource(Protocol[T_co]):
-    """Reads what belongs to row i; picklable, so that worker processes can have it."""
+    """Reads the data of row i; picklable, for use in worker processes."""
 
     def read(self, index: int) -> T_co:
         """Return what belongs to row ``index``.
@@ -174,7 +174,7 @@ class ArraySource:
 
 @dataclass(frozen=True, slots=True)
 class LimitedSource:
-    """The images of another source, of at most so many pixels."""
+    """The images of another source, of at most this many pixels."""
 
     source: ImageSource
     max_pixels: float
@@ -427,7 +427,7 @@ def sorted_by_bytes(names: Iterable[str]) -> list[str]:
 
 
 def positions_of(values: Sequence[str | None], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return where each value stands in ``names``, -1 for none."""
+    """Return the position of each value in ``names``, -1 if missing."""
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     return np.array([position.get(value, -1) for value in values], dtype=np.int64)
 
@@ -437,7 +437,7 @@ Scoring = Literal["coco", "voc"]
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is in one image.
+    """Annotated objects of one image.
 
     Attributes:
         boxes: (m, 4) float64 left, top, right, bottom in pixels; a pixel reaches from its number to the next.
@@ -458,7 +458,7 @@ class Objects:
         return len(self.labels)
 
     def learnable(self) -> NDArray[np.int64]:
-        """Return which can be learned: not ignored, and with a box that has an area."""
+        """Return which objects to train on: not ignored, with a box of nonzero area."""
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
@@ -484,7 +484,7 @@ class ListedObjects:
 
     @property
     def has_outlines(self) -> bool:
-        """Whether each object has an outline."""
+        """Return whether each object has an outline."""
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
     def read(self, index: int) -> Objects:
@@ -496,7 +496,7 @@ class ListedObjects:
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
 
 
-def find_outside(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
+def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
     """Return the first box of which less than half lies in its image; ``None`` without, or if the size is not said.
 
     A few pixels beyond the border are common in published sets; coordinates of another meaning are what this finds.
@@ -510,7 +510,7 @@ def find_outside(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | Non
 
 
 def no_objects() -> Objects:
-    """Return what is in an image without objects."""
+    """Return the annotations of an image without objects."""
     return Objects(np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), None)
 
 
@@ -599,9 +599,9 @@ class FileMasks:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
             raise DatasetError(
                 str(path),
-                f"value {values[row, column]} in row {row}, column {column} is no class; known values: "
+                f"value {values[row, column]} in row {row}, column {column} is not a class; known values: "
                 f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
-                "Is it the mask of another set, or a picture of a mask?",
+                "Is it the mask of another data set, or a rendering of a mask?",
             )
         return classes.astype(np.uint8)
 

@@ -91,7 +91,7 @@ _open_lock = threading.Lock()
 
 
 class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
-    """This file gives no image; ``reason`` says why in a few words."""
+    """The file cannot be decoded as an image; ``reason`` says why in a few words."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -201,7 +201,7 @@ def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, 
 
 
 def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
-    """Say why next to nothing of an image is left in its pixels; ``None``: it is left, or there was nothing.
+    """Return why an image lost almost all content in decoding; ``None`` if it did not, or was empty.
 
     Args:
         content: the bytes of the file.

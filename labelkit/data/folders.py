@@ -39,7 +39,7 @@ _NO_PHOTOS: Final = frozenset(
 )
 
 
-def split_of_name(name: str) -> str | None:
+def split_from_name(name: str) -> str | None:
     """Return the split that the name of a folder, or of a file without its suffix, says; ``None``: it says none.
 
     Words that only begin with one of a split say none, as test-tubes does.
@@ -49,7 +49,7 @@ def split_of_name(name: str) -> str | None:
 
 
 def left_out(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Say which part of a path below the data set holds no photos, and of which kind it is; ``None``: it may be one.
+    """Return which part of a path below the data set marks it as no photo, and why; ``None`` if it may be one.
 
     Args:
         name: parts separated by ``/``.
@@ -174,7 +174,11 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
             found[inner] = file
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
-        raise DatasetError(address, "has images/ and masks/", "Masks are read from a folder of this machine: fetch it.")
+        raise DatasetError(
+            address,
+            "has images/ and masks/ at a remote address",
+            "Masks are read only from a local folder: download it.",
+        )
     ids = sorted_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
@@ -182,7 +186,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
 
 
 def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
-    """Leave out the images whose names match a pattern of ``exclude``, and classes of which no image is left.
+    """Remove images whose names match an ``exclude`` pattern, and classes left without images.
 
     Raises:
         DatasetError: no image is left.
@@ -192,7 +196,7 @@ def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
     if len(rows) == len(dataset):
         return dataset
     if not len(rows):
-        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Give fewer patterns.")
+        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Pass fewer patterns.")
     left = dataset.select(rows)
     emptied = set(dataset.labels.tolist()) - set(left.labels.tolist())
     names = [name for label, name in enumerate(dataset.class_names) if label not in emptied]
@@ -241,7 +245,7 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
     ``unlabeled``, have no class.
     """
     folders = [name.split("/")[:-1] for name in names]
-    while len(tops := _tops(folders)) == 1 and split_of_name(*tops) is None:
+    while len(tops := _tops(folders)) == 1 and split_from_name(*tops) is None:
         inner = [one[1:] for one in folders]
         has_images = any(len(one) == 1 for one in folders)
         if not _tops(inner) or (has_images and not _split_folders(inner)):
@@ -261,14 +265,14 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]
         for split in set(splits.values()):
             tops = _tops([one for one, own in zip(folders, split_of, strict=True) if own == split])
-            if len(tops) == 1 and split_of_name(*tops) == split:
+            if len(tops) == 1 and split_from_name(*tops) == split:
                 folders = [one[1:] if own == split else one for one, own in zip(folders, split_of, strict=True)]
-    elif odd := sorted(name for name in tops if split_of_name(name) not in (None, "unlabeled")):
+    elif odd := sorted(name for name in tops if split_from_name(name) not in (None, "unlabeled")):
         notes.append(
             f"{' and '.join(f'{name}/' for name in odd)} beside other folders: taken for classes, not for splits "
             "(--exclude leaves folders out; --label-split none takes no folder for a class)"
         )
-    unlabeled = {top for top in _tops(folders) if split_of_name(top) == "unlabeled"}
+    unlabeled = {top for top in _tops(folders) if split_from_name(top) == "unlabeled"}
     notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
     class_of = [
         None if split == "unlabeled" or not one or one[0] in unlabeled else one[0]
@@ -284,7 +288,7 @@ def _tops(folders: Iterable[Sequence[str]]) -> set[str]:
 def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the split of each folder at the top that is one; nothing if these folders are no splits."""
     tops = _tops(folders)
-    splits = {top: split for top in tops if (split := split_of_name(top)) is not None}
+    splits = {top: split for top in tops if (split := split_from_name(top)) is not None}
     kinds = set(splits.values()) - {"unlabeled"}
     in_order = len(kinds) > 1 or (len(kinds) == 1 and len(splits) == len(tops) == len(set(splits.values())))
     if not in_order and len(kinds) == 1:  # such as train/cat, train/dog and more/
@@ -303,5 +307,5 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
 
 
 def ignored_notes(ignored: Counter[str]) -> list[str]:
-    """Say what was not listed, by its kind."""
+    """Return notes on files that were not listed, by kind."""
     return [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []

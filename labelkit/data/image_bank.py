@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.algorithms.indexes import near_rows
+from labelkit.algorithms.indexes import approximate_neighbors
 from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
@@ -152,7 +152,7 @@ class ImageBank:
 
     @property
     def in_memory(self) -> bool:
-        """Whether ``images`` holds every image."""
+        """Return whether ``images`` holds every image."""
         return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
@@ -163,7 +163,7 @@ class ImageBank:
         return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Refuse a data set with too many images that cannot be read.
+        """Reject a data set with too many images that cannot be read.
 
         Args:
             max_bad: allowed share in ``[0, 1]``.
@@ -202,7 +202,7 @@ class ImageBank:
         return self.images[send(slots, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Refuse views that images in memory are too large for.
+        """Reject views that images in memory are too large for.
 
         Raises:
             ConfigError: a view would skip pixels.
@@ -215,8 +215,8 @@ class ImageBank:
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                 raise ConfigError(
                     "--image-size",
-                    f"a view of {spec.size} pixels skips some of images of {side} pixels, which are kept in memory",
-                    "Make views larger, or the parts of an image that they show smaller (--local-size, --local-scale).",
+                    f"a view of {spec.size} pixels would skip pixels of the cached images ({side} pixels)",
+                    "Use larger views, or views of smaller parts of an image (--local-size, --local-scale).",
                 )
 
     def make_views(
@@ -234,7 +234,7 @@ class ImageBank:
 
 
 def _has_room(device: torch.device, size: int) -> bool:
-    """Whether that many bytes leave a GPU enough for a network."""
+    """Return whether that many bytes leave a GPU enough for a network."""
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] * GPU_SHARE
 
 
@@ -265,7 +265,7 @@ def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[in
     return tuple(different.index(pair) for pair in pairs)
 
 
-def drawn_views(
+def draw_views(
     draws: Draws,
     kinds: Sequence[int],
     num_views: int,
@@ -294,8 +294,8 @@ def drawn_views(
     return drawn
 
 
-class KeptBank(ImageBank):
-    """Kept views on the device where batches are made.
+class CachedViewBank(ImageBank):
+    """Cached views on the device where batches are made.
 
     Args:
         bank: the images that they are of.
@@ -344,7 +344,7 @@ class KeptBank(ImageBank):
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return kept values (b, ...) in their stored type for each view, and geometry where views follow others."""
-        drawn = drawn_views(draws, self._kinds, self._num_views, self._followers)
+        drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
             send_tensor(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
@@ -358,7 +358,7 @@ class KeptBank(ImageBank):
         return made, tuple(geometry)
 
     def unchanged(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return what is kept of images as they are looked at outside of training, (b, ...) on the device."""
+        """Return what is kept of images as they are examined outside of training, (b, ...) on the device."""
         values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return send_tensor(torch.from_numpy(values), self.device)
 
@@ -371,12 +371,12 @@ class KeptBank(ImageBank):
 
 
 class RowBank(ImageBank):
-    """Rows of length 1 on the device where batches are made.
+    """Unit-length embeddings on the device where batches are made.
 
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
-        num_neighbors: rows near each that views may mix in, as :func:`near_rows` finds them; 0: none. With fewer rows
+        num_neighbors: rows near each that views may mix in, by :func:`approximate_neighbors`; 0: none. With fewer rows
             than that, all others.
         stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
         stored_rows: (n,) int64 which of them are those of each row.
@@ -407,7 +407,7 @@ class RowBank(ImageBank):
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
-            self._neighbors = near_rows(rows, count)
+            self._neighbors = approximate_neighbors(rows, count)
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Rows have no side that a view could skip."""
@@ -451,7 +451,7 @@ class RowBank(ImageBank):
             return
         if self._stored is None or self._stored_rows is None:
             raise ValueError("no views are stored")
-        drawn = drawn_views(draws, kinds, self._stored.shape[1])
+        drawn = draw_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
             yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)

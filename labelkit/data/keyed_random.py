@@ -79,7 +79,7 @@ class Draws:
     keys: NDArray[np.int64]
 
     def at(self, which: slice | NDArray[np.int64]) -> Draws:
-        """Return those of some of the samples."""
+        """Return the random numbers of some of the samples."""
         return Draws(self.seed, self.epoch, self.keys[which])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:

@@ -33,7 +33,7 @@ Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
 def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tell repeated draws of a row apart.
+    """Return keys that distinguish repeated draws of a row.
 
     Args:
         rows: (m,) int64 rows in the order of an epoch.
@@ -99,7 +99,9 @@ class TrainLoader:
             raise ValueError(f"rank {rank} of {world_size} processes")
         if batch_size < 1 or batch_size % world_size:
             raise ConfigError(
-                "--batch-size", f"{batch_size} cannot be shared by {world_size} processes", "Use a multiple of them."
+                "--batch-size",
+                f"{batch_size} cannot be divided among {world_size} processes",
+                "Use a multiple of them.",
             )
         if len(sampler) < batch_size:
             raise ConfigError(
@@ -184,9 +186,7 @@ def planned_views(
 def _checked(bank: ImageBank, crops: Crops) -> Crops:
     if crops.bad:
         row, reason = crops.bad[0]
-        raise DatasetError(
-            bank.dataset.sample_ids[row], f"could be read before training, now: {reason}", "Restore the file."
-        )
+        raise DatasetError(bank.dataset.sample_ids[row], f"can no longer be read: {reason}", "Restore the file.")
     return crops
 
 

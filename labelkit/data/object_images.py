@@ -70,7 +70,7 @@ class ExamplePlan:
 
 @dataclass(slots=True, eq=False)
 class Example:
-    """What a worker returns.
+    """A decoded item returned by a worker.
 
     Attributes:
         image: (c, h, w) uint8.
@@ -103,7 +103,7 @@ def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[]
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
-    """Read an image and what is to be learned of it.
+    """Read an image and its training targets.
 
     Raises:
         DatasetError: the image cannot be read, is not as large as its annotation says, or has an outline that is none.
@@ -162,7 +162,7 @@ Encoded = dict[str, Any]
 
 
 def need_pycocotools(why: str) -> None:
-    """Look whether pycocotools is there.
+    """Check that pycocotools is installed.
 
     Raises:
         ConfigError: it is not.

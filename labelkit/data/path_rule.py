@@ -42,7 +42,7 @@ class FoundPaths:
     unknown: list[str]
 
 
-def written_name(sample_id: str) -> str:
+def escaped_path(sample_id: str) -> str:
     """Return a path as tables have it: bytes that are no text as backslash escapes."""
     return sample_id.encode("utf-8", "backslashreplace").decode()
 
@@ -87,7 +87,7 @@ def find_paths(
         elif not found:
             unknown.append(path)
         else:
-            shown = ", ".join(written_name(sample_ids[place]) for place in found[:SHOWN])
+            shown = ", ".join(escaped_path(sample_ids[place]) for place in found[:SHOWN])
             ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
     elsewhere = {path: ids.moved(path) for path in unknown}
     folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
@@ -104,8 +104,8 @@ def find_paths(
     return FoundPaths(places, unknown)
 
 
-def near_paths(path: str, known: Sequence[str]) -> str:
-    """Say which image may be meant by a path that names none, in brackets; empty if none is near."""
+def similar_path_hint(path: str, known: Sequence[str]) -> str:
+    """Return which image may be meant by a path that names none, in brackets; empty if none is near."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MOST_COMPARED:
@@ -122,13 +122,13 @@ class _Ids:
     """Ids of images, to be found by whole path and by ending."""
 
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
-        self._exact = {**spellings, **{written_name(name): place for place, name in enumerate(sample_ids)}}
+        self._exact = {**spellings, **{escaped_path(name): place for place, name in enumerate(sample_ids)}}
         self._by_key: dict[str, list[int]] = defaultdict(list)
         self._by_stem: dict[str, list[int]] = defaultdict(list)
         self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
         self._by_stem_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for place, name in enumerate(sample_ids):
-            key = _key(written_name(name))
+            key = _key(escaped_path(name))
             for written, by_key, by_base in (
                 (key, self._by_key, self._by_base),
                 (posixpath.splitext(key)[0], self._by_stem, self._by_stem_base),

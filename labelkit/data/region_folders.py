@@ -20,12 +20,12 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
-    find_outside,
+    find_outside_box,
     no_objects,
     splits_in_order,
     table_of,
 )
-from labelkit.data.folders import split_of_name, walk_images
+from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import read_json
@@ -93,17 +93,17 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
             size = about.get("height", 0), about.get("width", 0)
             known[sample_id] = _objects(file, image, number), size
-            outside = find_outside(known[sample_id][0].boxes, size)
+            outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 raise DatasetError(
                     str(file.path),
-                    f"annotation {entry.get('id', '?')}: bbox {entry['bbox']} lies mostly outside of its image of "
+                    f"annotation {entry.get('id', '?')}: bbox {entry['bbox']} lies mostly outside its image of "
                     f"{size[1]} x {size[0]} pixels",
-                    "A bbox is left, top, width, height in pixels; take it out, or write it so.",
+                    "A bbox is left, top, width, height in pixels; remove it, or correct it.",
                 )
     if not any(len(objects) for objects, _ in known.values()):
-        raise DatasetError(str(first.path), "has no boxes", "Fetch the file of instances, not that of captions.")
+        raise DatasetError(str(first.path), "has no boxes", "Download the file of instances, not captions.")
     remedy = remedy or f"Put the images into {root}, or take them out of the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
@@ -129,35 +129,35 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
     except ValueError as error:
-        raise DatasetError(str(path), f"is no JSON: {error}", "Unpack it again.") from error
+        raise DatasetError(str(path), f"is not JSON: {error}", "Unpack it again.") from error
     if not isinstance(value, dict):
-        raise DatasetError(str(path), "is no JSON object", _REMEDY)
+        raise DatasetError(str(path), "is not a JSON object", _REMEDY)
     categories: dict[int, str] = {}
     for entry in _entries(path, value, "categories", {"id": int, "name": str}):
         if entry["id"] in categories or entry["name"] in categories.values():
             raise DatasetError(str(path), f"names category {entry['id']} ({entry['name']}) twice", _REMEDY)
         categories[entry["id"]] = entry["name"]
     if not categories:
-        raise DatasetError(str(path), "has no categories", "Boxes without a class cannot be learned; name the classes.")
+        raise DatasetError(str(path), "has no categories", "Boxes need a class to be learned; name the classes.")
     images: dict[int, dict[str, Any]] = {}
     for entry in _entries(path, value, "images", {"id": int, "file_name": str}):
         if entry["id"] in images:
             raise DatasetError(str(path), f"names image {entry['id']} twice", _REMEDY)
         if any(type(entry.get(side, 0)) is not int for side in ("height", "width")):
-            raise DatasetError(str(path), f"image {entry['id']}: height and width are no whole numbers", _REMEDY)
+            raise DatasetError(str(path), f"image {entry['id']}: height and width are not integers", _REMEDY)
         images[entry["id"]] = entry
     objects: dict[int, list[dict[str, Any]]] = {}
     for entry in _entries(path, value, "annotations", {"image_id": int, "category_id": int, "bbox": list}):
         where = f"annotation {entry.get('id', '?')}"
         if entry["image_id"] not in images:
             raise DatasetError(
-                str(path), f"{where} is of image {entry['image_id']}, which images does not name", "Take it out."
+                str(path), f"{where} refers to image {entry['image_id']}, which is not in images", "Remove it."
             )
         if entry["category_id"] not in categories:
             raise DatasetError(
                 str(path),
-                f"{where} is of category {entry['category_id']}, which categories does not name",
-                "Name it, or take it out.",
+                f"{where} refers to category {entry['category_id']}, which is not in categories",
+                "Add it, or remove the annotation.",
             )
         box = entry["bbox"]
         if len(box) != 4 or any(type(side) not in (int, float) for side in box) or min(box[2:]) < 0:
@@ -170,15 +170,15 @@ def _entries(path: Path, value: Mapping[str, Any], key: str, kinds: Mapping[str,
     """Yield the objects of one list of the file."""
     found = value.get(key, [])
     if not isinstance(found, list):
-        raise DatasetError(str(path), f"{key} is no list", _REMEDY)
+        raise DatasetError(str(path), f"{key} is not a list", _REMEDY)
     for place, entry in enumerate(found):
         for name, kind in kinds.items():
             if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
-                raise DatasetError(str(path), f"{key}[{place}]: {name} is missing or no {_WORDS[kind]}", _REMEDY)
+                raise DatasetError(str(path), f"{key}[{place}]: {name} is missing or not {_WORDS[kind]}", _REMEDY)
         yield entry
 
 
-_WORDS: Final[Mapping[type, str]] = {int: "whole number", str: "text", list: "list"}
+_WORDS: Final[Mapping[type, str]] = {int: "an integer", str: "text", list: "a list"}
 
 
 def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
@@ -240,7 +240,7 @@ def _parts(root: Path) -> list[tuple[str, str]]:
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
-    found = {path.name: split_of_name(path.name) for path in folders if (path / "images").is_dir()}
+    found = {path.name: split_from_name(path.name) for path in folders if (path / "images").is_dir()}
     return [(split, f"{name}/") for split in splits_in_order(found.values()) for name in found if found[name] == split]
 
 
@@ -260,7 +260,7 @@ def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
         raise DatasetError(
             str(path),
             f"names {len(names)} classes in {len(lines)} lines",
-            f"Write one name in each line, each another one, at most {IGNORE}; {_NO_CLASS} for a value to ignore.",
+            f"Write one distinct name per line, at most {IGNORE}; {_NO_CLASS} for a value to ignore.",
         )
     number = {name: i for i, name in enumerate(names)}
     return {value: number.get(line, IGNORE) for value, line in enumerate(lines)}, names

@@ -15,11 +15,11 @@ from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
-from labelkit.files import close_name
+from labelkit.files import similar_name
 
 
 def check_dataset(name_or_path: str) -> None:
-    """Look whether there is such a data set, without reading anything.
+    """Check that a data set exists, without reading anything.
 
     Raises:
         DatasetError: no named set, and no folder or file that exists.
@@ -33,14 +33,14 @@ def check_dataset(name_or_path: str) -> None:
         expand_shards(name_or_path)
         return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
-    beside = close_name(Path(name_or_path).expanduser())
+    beside = similar_name(Path(name_or_path).expanduser())
     if near:
         remedy = f"Did you mean {' or '.join(near)}? Or a folder or CSV."
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
         remedy = f"Named sets: {', '.join(DATASETS)}. Or a folder or CSV."
-    raise DatasetError(name_or_path, "no data set of this name and no such folder or CSV", remedy)
+    raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
 
 
 def load_dataset(
@@ -72,7 +72,7 @@ def load_dataset(
         DatasetError: nothing of this name, no images, faults in the files.
     """
     if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
-        raise DatasetError(name_or_path, "has no columns, and --label-column names one", "Leave it out.")
+        raise DatasetError(name_or_path, "has no columns, but --label-column names one", "Leave it out.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
     if exclude:
         from labelkit.data.folders import without
@@ -128,7 +128,7 @@ def _load(
         raise DatasetError(
             name_or_path,
             "a data set file must be a CSV, or .tar or .parquet",
-            "Give a folder of images, a .csv with path,label, or archives with images.",
+            "Pass a folder of images, a .csv with columns path,label, or archives of images.",
         )
     from labelkit.data.tables import load_csv
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def is_address(text: str) -> bool:
-    """Whether a text names a place of another file system, as ``s3://`` does."""
+    """Return whether a text names a place of another file system, as ``s3://`` does."""
     return _ADDRESS.match(text) is not None
 
 
@@ -142,7 +142,7 @@ def find_files(address: str) -> tuple[str, list[RemoteFile]]:
     found = _persistently(lambda: system.find(path, detail=True, **_limited(system)), address, gone_is_fault=True)
     entries = {name: entry for name, entry in found.items() if entry.get("type") == "file"}
     if not entries:
-        raise DatasetError(address, "no such folder, or nothing is in it", "Check the address.")
+        raise DatasetError(address, "no such folder, or it is empty", "Check the address.")
     unsized = [name for name, entry in entries.items() if entry.get("size") is None]
     if unsized:  # a page of links says no sizes
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
@@ -171,7 +171,7 @@ def expand_addresses(text: str, names: Sequence[str], is_pattern: Callable[[str]
         found |= {place: _file(protocol, place, entry) for place, entry in entries.items()}
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        raise DatasetError(text, f"{len(missing)} of {len(names)} files are not there: {shown}", "Check the address.")
+        raise DatasetError(text, f"{len(missing)} of {len(names)} files are missing: {shown}", "Check the address.")
     return [found[name] for name in sorted(found, key=str.encode)]
 
 
@@ -213,7 +213,7 @@ def _system(protocol: str) -> Any:
         raise DatasetError(where, f"needs a package: {error}", remedy) from error
     except ValueError as error:
         known = "s3, gs, hf, http, https, file"
-        raise DatasetError(where, "is no kind of address that fsspec knows", f"For example: {known}.") from error
+        raise DatasetError(where, "is not an address that fsspec supports", f"For example: {known}.") from error
 
 
 def _limited(system: Any) -> dict[str, float]:
@@ -236,7 +236,7 @@ def _persistently(work: Callable[[], T], where: str, *, gone_is_fault: bool = Fa
         except FileNotFoundError as error:
             if not gone_is_fault:
                 raise
-            raise DatasetError(where, "no such folder, or nothing is in it", "Check the address.") from error
+            raise DatasetError(where, "no such folder, or it is empty", "Check the address.") from error
         except PermissionError as error:
             problem = f"may not be read: {_reason(error)}"
             raise DatasetError(where, problem, "Check the credentials and the permissions of the bucket.") from error

@@ -61,7 +61,7 @@ class UniformSampler:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Rows that are drawn in turn for ever: each once, then each once in another order.
+    """An endless stream of rows: each once, then each once in a new order.
 
     Attributes:
         name: of the stream; two streams of one name and equal rows would draw alike.
@@ -193,7 +193,7 @@ class ClassBalancedSampler:
     ) -> None:
         if per_class < 1 or batch_size % per_class:
             raise ConfigError(
-                "--batch-size", f"{batch_size} is not a multiple of {per_class} images per class", "Change one of both."
+                "--batch-size", f"{batch_size} is not a multiple of {per_class} images per class", "Change one of them."
             )
         self._classes_per_batch = batch_size // per_class
         self._per_class = per_class
@@ -227,7 +227,7 @@ class ClassBalancedSampler:
         if len(members) < self._classes_per_batch:
             raise DatasetError(
                 "labels",
-                f"{len(members)} classes with labels, a batch needs {self._classes_per_batch}",
+                f"{len(members)} classes with labels, but a batch needs {self._classes_per_batch}",
                 "Use a smaller batch or more images per class.",
             )
         self._members = members

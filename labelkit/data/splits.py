@@ -57,7 +57,7 @@ class Classes:
         object.__setattr__(self, "given", given)
 
     def title(self, i: int) -> str:
-        """Return what messages call a class: its name, or its number without names."""
+        """Return the name of a class for messages, or its number if it has no name."""
         return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
@@ -95,7 +95,7 @@ def _pick_old(
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
         if not 0 < count <= num_classes:
-            raise DatasetError("split", f"{count} old classes of {num_classes}", f"Ask for 1 to {num_classes}.")
+            raise DatasetError("split", f"{count} old classes of {num_classes}", f"Choose 1 to {num_classes}.")
         old_classes = range(count)
     if new_classes is None:
         new_classes = [i for i in range(num_classes) if i not in set(old_classes)]
@@ -103,9 +103,11 @@ def _pick_old(
     differ = [i for i, count in Counter([*range(num_classes), *old, *new]).items() if count != 2]
     if differ:
         problem = f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
-        raise DatasetError("split", f"{problem}; the first that is missing or too many: {differ[0]}", "Name each once.")
+        raise DatasetError(
+            "split", f"{problem}; the first missing or extra class: {differ[0]}", "Name each class once."
+        )
     if not old:
-        raise DatasetError("split", "no class would be old", "Name one at least.")
+        raise DatasetError("split", "no class would be old", "Name at least one.")
     return old, new
 
 
@@ -152,7 +154,7 @@ def gcd_split(
         raise DatasetError(
             "split",
             f"no image would be labeled: {len(pool)} images with a label in the old classes, ratio {label_ratio}",
-            "Choose other old classes or a larger ratio.",
+            "Choose other old classes, or raise the ratio.",
         )
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     # RandomState and this call are what the published splits were drawn with.
@@ -176,7 +178,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Ask for at least one per class."
+            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one per class."
         )
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
@@ -190,15 +192,15 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     if short:
         raise DatasetError(
             "split",
-            f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
-            "Ask for fewer.",
+            f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}",
+            "Request fewer.",
         )
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
 def class_halves_split(classes: Classes) -> LabelSplit:
-    """Label the first half of the classes wholly; metric learning is tested on the second half.
+    """Label the first half of the classes completely; metric learning is tested on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
 
@@ -210,7 +212,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
     half = classes.count // 2
     labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
     if not labeled.any():
-        raise DatasetError("split", "no labeled image in the first half of the classes", "Use a set with labels.")
+        raise DatasetError("split", "the first half of the classes has no labeled images", "Use a set with labels.")
     old, new = tuple(range(half)), tuple(range(half, classes.count))
     warnings = _without_labels(classes, old, labeled)
     return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
@@ -354,22 +356,22 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
 
 
 def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the classes that are to be set apart, increasing; see :func:`classes_called`.
+    """Return the sorted classes to hold out; see :func:`classes_by_name`.
 
     Raises:
         DatasetError: a word that stands for no class, or all classes are chosen or none.
     """
-    chosen, count = classes_called(words, class_names), len(class_names)
+    chosen, count = classes_by_name(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
         raise DatasetError(
             "split",
-            f"{len(chosen)} of {count} classes would be set apart",
+            f"{len(chosen)} of {count} classes would be held out",
             "Leave some classes to train on, and some to test.",
         )
     return chosen
 
 
-def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
     """Return the lines of ``NAME.txt`` if that is the only word and no class is called so; else the words.
 
     Raises:
@@ -382,15 +384,15 @@ def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[
         lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(
-            "split", f"{path} cannot be read ({error})", "Give a text file with a class in each line."
+            "split", f"{path} cannot be read ({error})", "Pass a text file with one class per line."
         ) from error
     named = [line.strip() for line in lines if line.strip()]
     if not named:
-        raise DatasetError("split", f"{path} names no class", "Write a class in each line.")
+        raise DatasetError("split", f"{path} names no class", "Write one class per line.")
     return named
 
 
-def classes_called(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Return the classes that words stand for.
 
     Args:
@@ -417,7 +419,7 @@ def classes_called(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
                 raise DatasetError(
                     "split",
                     f"no class {word!r} among {count}",
-                    f"Names are like {', '.join(near)}; half and 0-9 are possible too.",
+                    f"Names are like {', '.join(near)}; half and 0-9 are also possible.",
                 )
             chosen |= found
     return tuple(sorted(chosen))
@@ -497,7 +499,7 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
         raise DatasetError(
             "split",
             f"{classes.title(i)} would be left without an image (it has {sizes[i]})",
-            "Use an imbalance factor nearer to 1, or a set with images of every class.",
+            "Use an imbalance factor closer to 1, or a data set with images of every class.",
         )
     generator = keyed_generator(seed, "long-tail")
     kept = [

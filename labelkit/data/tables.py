@@ -30,7 +30,7 @@ from labelkit.data.datasets import (
     splits_in_order,
 )
 from labelkit.data.folders import walk_images
-from labelkit.data.path_rule import find_paths, near_paths
+from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, decode_table, open_regular
 
@@ -119,7 +119,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         if (first.label, first.split) != (row.label, row.split):
             faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another label or split")
         elif not is_there(file):
-            near = "" if len(faults) >= MAX_FAULTS_SHOWN else near_paths(row.path, known)
+            near = "" if len(faults) >= MAX_FAULTS_SHOWN else similar_path_hint(row.path, known)
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
@@ -189,9 +189,9 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows hold guesses of labelkit (kind known, new or unsure), and no labels",
-            "Pass a file with the labels that you know alone, such as given.csv, or the lines that you corrected, with "
-            "the columns path and label.",
+            f"{guesses} of {len(rows)} rows are predictions of labelkit (kind known, new or unsure), not labels",
+            "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
+            "corrected, with the columns path and label.",
         )
     for row in rows:
         if not row.label:
@@ -343,17 +343,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name; a name that no file can have, such as one too long, is not there."""
+    """Return whether something has this name; a name that no file can have, such as one too long, is not there."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder has this name; likewise."""
+    """Return whether a folder has this name; likewise."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file has this name; likewise."""
+    """Return whether a regular file has this name; likewise."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 
@@ -370,7 +370,7 @@ def read_table(path: Path) -> bytes:
                 raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
             return file.read(MAX_TABLE_BYTES)
     except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Write the table to a file first.") from error
+        raise DatasetError(where, "is not a regular file", "Save the table to a file first.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error
@@ -395,7 +395,7 @@ def class_name(label: object) -> str | None:
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
-    """Return the class of each label, and what to tell: words that were taken for none, spellings that were joined."""
+    """Return the class of each label, and notes on words read as no class and on merged spellings."""
     counts = Counter(str(label) for label in labels if label is not None)
     name_of = {text: class_name(text) for text in counts}
     spellings: dict[str, list[str]] = defaultdict(list)
@@ -413,7 +413,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     return [None if label is None else name_of[str(label)] for label in labels], told
 
 
-def as_known(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
+def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
     """Return names of classes by place, those of known classes as these are written."""
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}

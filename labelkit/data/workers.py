@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import boxes_of_views, paired_boxes
+from labelkit.data.views.boxes import boxes_of_views, replace_paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import cut_view
 from labelkit.errors import LabelkitError, ResourceError
@@ -58,7 +58,7 @@ class BatchPlan:
 
 @dataclass(slots=True)
 class Crops:
-    """What a worker returns."""
+    """A decoded item returned by a worker."""
 
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
@@ -114,7 +114,7 @@ class _CropReader:
             chosen = boxes_of_views(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
-                boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
+                boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
                 crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
@@ -245,9 +245,9 @@ def _lost(reason: str) -> ResourceError:
         room = f"; {SHARED_MEMORY}, through which they send images, has {free:.0f} MiB free"
     return ResourceError(
         "--num-workers",
-        f"the processes that read images cannot go on: {reason}{room}",
-        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; "
-        "or give more shared memory, as by `docker run --shm-size 8g`.",
+        f"the image-reading processes cannot continue: {reason}{room}",
+        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; or provide more shared "
+        "memory, for example with `docker run --shm-size 8g`.",
     )
 
 
@@ -286,7 +286,7 @@ class Reader:
         self._loader = loader_of(_CropReader(source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
-        """Yield what became of each plan, in their order.
+        """Yield the result of each plan, in order.
 
         Raises:
             DatasetError: an image could not be fetched.

@@ -55,7 +55,7 @@ class DistillationLoss(nn.Module):
 
 
 class MeanEntropyRegularizer(nn.Module):
-    r"""How far the mean prediction of a batch is from using all classes evenly.
+    r"""Gap between the mean prediction of a batch and the uniform distribution over classes.
 
     .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
 

@@ -13,7 +13,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InfoNCELoss(nn.Module):
-    r"""How badly each view finds the other view of its image among all views of the batch.
+    r"""Cross-entropy of finding the other view of an image among all views of the batch.
 
     .. math:: L = -\frac{1}{2b} \sum_a \log
         \frac{\exp(z_a \cdot z_{a'} / \tau)}{\sum_{c \ne a} \exp(z_a \cdot z_c / \tau)}
@@ -52,7 +52,7 @@ class InfoNCELoss(nn.Module):
 
 
 class SupConLoss(nn.Module):
-    r"""How badly each labeled view finds the views of its class among the labeled ones.
+    r"""Cross-entropy of finding views of the same class among all labeled views.
 
     .. math:: L = -\frac{1}{|M|} \sum_{a \in M} \frac{1}{|P(a)|} \sum_{p \in P(a)} \log
         \frac{\exp(z_a \cdot z_p / \tau)}{\sum_{c \in M, c \ne a} \exp(z_a \cdot z_c / \tau)}

@@ -15,7 +15,7 @@ from labelkit.options.training import RunConfig
 
 
 def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
-    """Return what the head is made for; ``None`` where images are trained on."""
+    """Return the input shape of the head; ``None`` when training on images."""
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
     center = None if data.row_center is None else torch.from_numpy(data.row_center)

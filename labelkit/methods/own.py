@@ -71,7 +71,7 @@ def _imported(source: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import a file under a name of its own; modules beside it are found."""
+    """Import a file under a name of its own; modules next to it are found."""
     name = f"labelkit_own_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
     assert spec is not None  # it ends with .py
@@ -89,7 +89,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _check(source: str, name: object, spec: object) -> None:
-    """Look at a row of a table.
+    """Inspect a row of a table.
 
     Raises:
         ConfigError: it cannot be a method.

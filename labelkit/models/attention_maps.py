@@ -53,7 +53,7 @@ def attention_maps(
     update: KeyUpdate | None = None,
     align_blocks: Collection[int] = (),
 ) -> dict[int, BlockAttention]:
-    """Look at the attention of both views, with and without the update of the teacher's keys.
+    """Inspect the attention of both views, with and without the update of the teacher's keys.
 
     Args:
         vit: timm ``VisionTransformer`` with a class token, in evaluation mode: nothing is dropped. The keys move

@@ -105,7 +105,7 @@ class StatisticsSum:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Look at every batch that passes through the layers."""
+        """Inspect every batch that passes through the layers."""
         handles = [layer.register_forward_pre_hook(self._hook(number)) for number, layer in enumerate(self._layers)]
         try:
             yield

@@ -20,7 +20,7 @@ from labelkit.models.backbones.vit import check_vision_transformer, class_token_
 from labelkit.models.weights.files import fingerprint
 
 
-class KeptPart(ABC):
+class ReusablePart(ABC):
     """What of a network is frozen, and what is kept of views of an image in their place."""
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class KeptPart(ABC):
 
     @abstractmethod
     def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """Say what is kept of a view, or of an image as it is looked at outside of training (``None``); JSON values."""
+        """Say what is kept of a view, or of an image as it is examined outside of training (``None``); JSON values."""
 
     @abstractmethod
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
@@ -44,7 +44,7 @@ class KeptPart(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenPart(KeptPart):
+class FrozenPart(ReusablePart):
     """What is kept of two views of an image that a vision transformer gets.
 
     Attributes:
@@ -148,7 +148,7 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
     return features
 
 
-def kept_shape(net: nn.Module, part: KeptPart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
     """Return the shape of what is kept of one image, from a pass of one."""
     device = next(net.parameters()).device
     blank = torch.zeros((1, channels, image_size, image_size), device=device)
@@ -156,7 +156,7 @@ def kept_shape(net: nn.Module, part: KeptPart, view: int | None, image_size: int
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:
-    """Whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
+    """Return whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
     parts = name.split(".")
     if parts[0] == "blocks":
         return len(parts) > 1 and int(parts[1]) >= grad_from_block

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.patch_maps import no_feature_map
 from labelkit.models.row_layers import RowShape, build_row_backbone
-from labelkit.models.weights.published import name_to_record
+from labelkit.models.weights.published import recorded_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class BackboneNetwork(InferenceNetwork):
     def identity(self) -> dict[str, str]:
         """The backbone's name and pooling, and the layer; weights of a file are not called published ones."""
         backbone = self.backbone
-        name = name_to_record(backbone.info.name, backbone.weights_sha256, backbone.source)
+        name = recorded_name(backbone.info.name, backbone.weights_sha256, backbone.source)
         return {"name": name, "layer": self.layer, "pooling": backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:

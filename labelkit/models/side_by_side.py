@@ -105,7 +105,7 @@ class JoinedTokens(InferenceNetwork):
             raise ConfigError("--last-blocks", f"{name} has no class token", "Choose a ViT that has one.")
         if last_blocks > backbone.info.depth:
             problem = f"{name} has {backbone.info.depth} blocks, {last_blocks} were asked for"
-            raise ConfigError("--last-blocks", problem, "Ask for fewer.")
+            raise ConfigError("--last-blocks", problem, "Request fewer.")
         self.inner, self._backbone_info = inner, backbone.info
         self.last_blocks, self.mean_patch = last_blocks, mean_patch
 

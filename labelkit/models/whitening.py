@@ -58,7 +58,7 @@ def _blocks(rows: Tensor) -> list[Tensor]:
 
 
 class Whitening(nn.Module):
-    """Contrast normalization, ZCA, and noise in training mode; before `fit_to` the ZCA does nothing.
+    """Contrast normalization, ZCA, and noise in training mode; before `set_statistics` the ZCA does nothing.
 
     Args:
         shape: channels, height and width of the images.
@@ -86,19 +86,19 @@ class Whitening(nn.Module):
         self.center: Tensor = nn.Buffer(torch.zeros(count))
         self.matrix: Tensor = nn.Buffer(torch.eye(count))
 
-    def contrasted(self, images: Tensor) -> Tensor:
-        """Images to rows (b, p) of normalized contrast, which `fit_to` takes."""
+    def contrast_rows(self, images: Tensor) -> Tensor:
+        """Images to rows (b, p) of normalized contrast, which `set_statistics` takes."""
         return normalize_contrast((promote(images) * self.std + self.mean).flatten(1))
 
-    def fit_to(self, center: Tensor, matrix: Tensor) -> None:
-        """Whiten by these from now on: (p,) and (p, p) of `zca`."""
+    def set_statistics(self, center: Tensor, matrix: Tensor) -> None:
+        """Set the whitening to (p,) and (p, p) of `zca`."""
         self.center.copy_(center)
         self.matrix.copy_(matrix)
 
     def forward(self, images: Tensor) -> Tensor:
         """Whiten."""
         with without_autocast(images):
-            rows = (self.contrasted(images) - self.center) @ self.matrix
+            rows = (self.contrast_rows(images) - self.center) @ self.matrix
             if self.training and self.noise > 0:
                 rows = rows + self.noise * torch.randn_like(rows)
             return rows.reshape(images.shape)

@@ -22,20 +22,20 @@ class ReuseOptions(StageConfig):
         None,
         ge=1,
         le=1024,
-        description="Keep what the frozen part makes of this number of views of each image, on disk beside the run; an "
-        "epoch draws from them, and the frozen part runs once. Default: new views in each epoch.",
+        description="Cache the frozen part's output for this number of views of each image, on disk next to the "
+        "run; each epoch draws from them, and the frozen part runs only once. Default: new views in each epoch.",
         json_schema_extra={**_REUSE, "before": None},
     )
     reuse_dtype: Literal["float16", "float32"] = Field(
         "float16",
-        description="With --reuse-frozen: type of what is kept. float16: on a CPU with bf16 the frozen part "
-        "computes in that, if what it makes of 64 images agrees; float32: as exact as the network.",
+        description="With --reuse-frozen: data type of the cache. float16: on a CPU with bf16, the frozen part "
+        "runs in bf16 if its outputs for 64 images agree; float32: as exact as the network.",
         json_schema_extra={**_REUSE, "before": "float16"},
     )
     max_disk: str | None = Field(
         None,
-        description="With --reuse-frozen: most that may be kept, such as 20GiB or 500MB; a number alone is GiB. "
-        "Default: what is free.",
+        description="With --reuse-frozen: maximum size of the cache, such as 20GiB or 500MB; a plain number is "
+        "GiB. Default: the free space.",
         json_schema_extra=option("Run", preset=False),
     )
 
@@ -64,9 +64,9 @@ class FreezeOptions(ReuseOptions):
     freeze_stages: int = Field(
         0,
         ge=0,
-        description="Leave this number of stages of the backbone, and what comes before them, as they are, with the "
-        "running statistics of their normalization: of layer1 to layer4 of a ResNet, of blocks.0 to blocks.6 of an "
-        "EfficientNet. 0: train all.",
+        description="Freeze this number of backbone stages and everything before them, including running "
+        "statistics. Stages are layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train "
+        "all.",
         json_schema_extra={**option("Model"), "before": 0},
     )
 
@@ -101,7 +101,7 @@ class BackboneOptions(StageConfig):
 
     @property
     def view_size(self) -> int | None:
-        """As asked for."""
+        """Return the requested value."""
         return self.image_size
 
 

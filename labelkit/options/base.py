@@ -53,7 +53,7 @@ _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_e
 
 
 class StageConfig(BaseModel):
-    """Everything one command can be told; the source of its options, help, preset keys and saved config.
+    """Base of all options classes; the source of options, help, preset keys and saved config.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
     those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say
@@ -180,7 +180,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
     return extra.get(key) if isinstance(extra, dict) else None
 
 
-def values_before(config_class: type[StageConfig]) -> dict[str, object]:
+def legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
     """Return, for each option that is younger than 0.1.0, the value that means what was done without it."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
@@ -208,7 +208,7 @@ def allows_none(annotation: object) -> bool:
 
 
 def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal`` (also inside a tuple or beside None) as texts; () if it has none."""
+    """Return the choices of a ``Literal`` (also inside a tuple or next to None) as texts; () if it has none."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:

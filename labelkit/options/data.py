@@ -30,9 +30,9 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     holdout: float | Literal["odd", "auto"] | None = Field(
         None,
-        description="Make a test split where the set has none, or with --pool-splits: a fraction of each class in "
-        "(0, 1), drawn by --split-seed, or odd, every second image. The rest is train. auto: 0.2 for a set without "
-        "splits, else nothing.",
+        description="Hold out a test split if the set has none, or with --pool-splits: a fraction of each class "
+        "in (0, 1), drawn by --split-seed, or odd (every second image). The rest is train. auto: 0.2 for a set "
+        "without splits, else none.",
         json_schema_extra=_DATA,
     )
     pool_splits: bool = Field(
@@ -49,9 +49,9 @@ class DataConfig(ListingOptions, DatasetOptions):
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
         description="Which labels training may use. gcd: --label-ratio of the images of the old classes; "
-        "few-labels: --num-labels in equal parts; class-halves: the first half of the classes, the "
-        "rest held out; given: all labels there are; none: no label. auto = few-labels with --num-labels; gcd with its "
-        "options, and for named sets; given for your own folder or CSV.",
+        "few-labels: --num-labels, equally many per class; class-halves: the first half of the classes, the "
+        "rest held out; given: all existing labels; none: no labels. auto: few-labels with --num-labels; gcd "
+        "with its options and for named sets; given for your own folder or CSV.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(
@@ -71,8 +71,8 @@ class DataConfig(ListingOptions, DatasetOptions):
         0.5,
         gt=0,
         le=1,
-        description="Fraction of the images of old classes that get a label (gcd; default: the benchmark's). Drawn "
-        "from all of them together, as published, so that a rare class may get none.",
+        description="Fraction of the images of old classes that get a label (gcd; default: the benchmark's). "
+        "Drawn from all these images together, as published; a rare class may get no label.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(
@@ -101,7 +101,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     label_seed: int | None = Field(
         None,
         ge=0,
-        description="Seed of the draw of --num-labels, without effect on --holdout. Default: --split-seed.",
+        description="Random seed for drawing --num-labels; --holdout does not depend on it. Default: --split-seed.",
         json_schema_extra=_DATA,
     )
     max_bad: float = Field(
@@ -140,7 +140,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def knows_classes(self) -> bool:
-        """Whether it says how labels are split, so that folders are classes, of a single image too."""
+        """Return whether it says how labels are split, so that folders are classes, of a single image too."""
         asked = self.old_classes is not None or self.num_old_classes is not None
         return asked or self.label_split != "auto"
 
@@ -151,7 +151,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_objects(self) -> bool:
-        """Whether ``dataset`` names images; if not, there are only scenes."""
+        """Return whether ``dataset`` names images; if not, there are only scenes."""
         return True
 
     def scenes(self) -> DataConfig | None:
@@ -159,6 +159,6 @@ class DataConfig(ListingOptions, DatasetOptions):
         return None
 
     @property
-    def bad_limit(self) -> float:
+    def max_bad_fraction(self) -> float:
         """Share of unreadable images that is let pass, in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

@@ -53,14 +53,14 @@ class EmbedConfig(
 
     index: Path | None = Field(
         None,
-        description="With --checkpoint of a run on rows (`labelkit train METHOD --index`): embed the rows of this "
-        "store, NAME.h5, again, and no images.",
+        description="With --checkpoint of a run on embeddings (`labelkit train METHOD --index`): apply it to "
+        "the embeddings of this store, NAME.h5, instead of images.",
         json_schema_extra=option("Store", preset=False, aliases=("--store",)),
     )
     max_images: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of images, evenly spread over the listing. Default: all.",
+        description="Maximum number of images, evenly spaced in the list of images. Default: all.",
         json_schema_extra=_IMAGES,
     )
     logits: bool = Field(
@@ -99,15 +99,15 @@ class EmbedConfig(
     views: int | None = Field(
         None,
         ge=1,
-        description="Also store the embeddings of this many augmented views of each image, on which `labelkit train "
-        "METHOD --index` then trains. Each view takes as long as the image. Default: none.",
+        description="Also store the embeddings of this many augmented views of each image, on which `labelkit "
+        "train METHOD --index` then trains. Each view takes as long to embed as the image. Default: none.",
         json_schema_extra=_VIEWS,
     )
     view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = Field(
         "auto",
-        description="With --views: how a view is made. crop: a square as large as the network's; box: a random box of "
-        "16 to 100 % of the area; color: one of 30 to 100 %, with other colors and blur; digits: small turns, shifts "
-        "and zooms. auto: digits for sets of digits and characters, else box.",
+        description="With --views: how a view is made. crop: a square of the network's input size; box: a "
+        "random box of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; "
+        "digits: small rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
         json_schema_extra=_VIEWS,
     )
     view_seed: int = Field(0, ge=0, description="With --views: random seed of the views.", json_schema_extra=_VIEWS)
@@ -120,7 +120,7 @@ class EmbedConfig(
     precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
         "float32",
         description="Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
-        "agree (cosine above 0.999, 99 % with the same nearest image), else float32.",
+        "agree (cosine above 0.999, 99 % keep their nearest image), else float32.",
         json_schema_extra=_RUN,
     )
     runtime: Literal["auto", "torch", "onnx"] = Field(
@@ -139,27 +139,27 @@ class EmbedConfig(
     part_rows: int = Field(
         1024,
         ge=1,
-        description="Embeddings written at a time; a killed run loses at most one part.",
+        description="Number of embeddings written at a time; a killed run loses at most one part.",
         json_schema_extra=_RUN,
     )
     reuse: tuple[Path, ...] | None = Field(
         None,
         min_length=1,
-        description="Comma-separated stores of the same model. Embeddings of identical image files are copied from "
-        "them, whatever the files are called. Default: none.",
+        description="Comma-separated stores of the same model. Embeddings of identical image files are copied "
+        "from them, whatever their file names. Default: none.",
         json_schema_extra=_RUN_ONLY,
     )
     processes: int = Field(
         1,
         ge=1,
-        description="Number of processes that embed, a part of --part-rows images each; with several GPUs, one process "
-        "for each GPU. The embeddings are the same.",
+        description="Number of processes that embed in parallel, one part of --part-rows images at a time; with "
+        "several GPUs, one process per GPU. The embeddings do not depend on it.",
         json_schema_extra=_RUN_ONLY,
     )
     ray_address: str | None = Field(
         None,
-        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
-        "auto, or local (a cluster of this machine alone). A part of a lost node is made by another.",
+        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start "
+        "--head`, auto, or local (this machine only). If a node is lost, another one takes over its parts.",
         json_schema_extra=_RUN_ONLY,
     )
     dry_run: bool = Field(

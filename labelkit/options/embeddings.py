@@ -33,35 +33,35 @@ class RowOptions(LabelsOption):
 
     index: Path | None = Field(
         None,
-        description="Train a small network on the rows of this store, NAME.h5, instead of images: in seconds, without "
-        "a GPU. Preset index then has the defaults. Default: images of --dataset.",
+        description="Train a small network on the embeddings of this store, NAME.h5, instead of images: in "
+        "seconds, without a GPU. Defaults then come from preset index. Default: images of --dataset.",
         json_schema_extra=_STORE,
     )
     head_layers: int = Field(
         2,
         ge=1,
         le=3,
-        description="With --index: linear layers of the network. It adds what it learns to the row, and begins "
-        "with nothing.",
+        description="With --index: number of linear layers of the network. Its output is added to the "
+        "embedding, and starts at zero.",
         json_schema_extra={**_ROWS, "before": 2},
     )
     head_width: int | None = Field(
         256,
         ge=1,
-        description="With --index: width between the layers; none: that of a row.",
+        description="With --index: hidden width; none: the dimension of an embedding.",
         json_schema_extra={**_ROWS, "before": 256},
     )
     row_noise: float = Field(
         0.3,
         ge=0,
-        description="With --index: length of the random step that moves a row on the sphere; rows have length 1.",
+        description="With --index: length of the random step that moves an embedding on the unit sphere.",
         json_schema_extra={**_ROWS, "before": 0.3},
     )
     row_views: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="With --index: what stands for a row in training. on: one of the views that the store keeps of its "
-        "image (`labelkit embed --views`), drawn anew each time; --row-noise and its kin then do nothing. off: "
-        "the row, changed by these. auto: on where the store keeps views, else off.",
+        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), "
+        "drawn each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, "
+        "augmented by these. auto: on if the store has views, else off.",
         json_schema_extra={**_ROWS, "before": "auto"},
     )
 
@@ -92,13 +92,13 @@ class RowOptions(LabelsOption):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
-        if self.row_views == "on" and (changed := self.changes_asked()):
+        if self.row_views == "on" and (changed := self.overridden_option()):
             raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
             raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
         return self
 
-    def changes_asked(self) -> str | None:
+    def overridden_option(self) -> str | None:
         """Return the first option that is set of those which stored views take the place of."""
         fields = type(self).model_fields
         asked = (name for name in _OF_CHANGES if name in fields and getattr(self, name) != fields[name].default)
@@ -112,19 +112,19 @@ class StrongRowOptions(RowOptions):
         0.1,
         ge=0,
         lt=1,
-        description="With --index: share of the numbers of a row that are set to 0.",
+        description="With --index: fraction of an embedding's values that are set to 0.",
         json_schema_extra={**_ROWS, "before": 0.1},
     )
     row_mix: float = Field(
         0.9,
         ge=0,
         le=1,
-        description="With --index: largest share of one of its nearest rows that is mixed into a row.",
+        description="With --index: maximum weight of a nearest neighbor that is mixed into an embedding.",
         json_schema_extra={**_ROWS, "before": 0.9},
     )
     row_neighbors: int = Field(
         10,
         ge=1,
-        description="With --index: nearest rows that --row-mix draws from.",
+        description="With --index: number of nearest neighbors that --row-mix draws from.",
         json_schema_extra={**_ROWS, "before": 10},
     )

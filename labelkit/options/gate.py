@@ -91,8 +91,8 @@ class GateConfig(StageConfig):
     fail_under: tuple[str, ...] = Field(
         (),
         description="Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
-        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit holds for every "
-        "result and split; head/all_accuracy=0.8 limits one result.",
+        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit applies to "
+        "every result and split; head/all_accuracy=0.8 limits one result.",
         json_schema_extra=_GATE,
     )
     fail_over: tuple[str, ...] = Field(
@@ -108,7 +108,7 @@ class GateConfig(StageConfig):
     tolerance: float = Field(
         0.0,
         ge=0,
-        description="How much worse than --baseline a score may be, in units of --json.",
+        description="How much worse than --baseline a score may be, in the units of --json.",
         json_schema_extra=_GATE,
     )
 
@@ -129,5 +129,5 @@ class GateConfig(StageConfig):
 
     @property
     def has_gate(self) -> bool:
-        """Whether any limit was asked for."""
+        """Return whether any limit was asked for."""
         return bool(self.fail_under or self.fail_over or self.baseline is not None)

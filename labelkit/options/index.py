@@ -12,12 +12,12 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class IndexConfig(IndexOption):
-    """A command that reads a store and names its result beside it."""
+    """A command that reads a store and names its result next to it."""
 
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Name of the result beside the store; default: the command's name.",
+        description="Name of the result, saved next to the store; default: the command's name.",
         json_schema_extra=_OUTPUT,
     )
     overwrite: bool = Field(
@@ -28,7 +28,7 @@ class IndexConfig(IndexOption):
 
 
 class ScoresConfig(IndexConfig):
-    """A command that scores a store and may keep the scores beside it."""
+    """A command that scores a store and may keep the scores next to it."""
 
     result: str | None = Field(
         None,

@@ -17,18 +17,19 @@ class ModelConfig(CheckpointOptions):
 
     checkpoint: Path | None = Field(
         None,
-        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
+        description="Run folder of `labelkit train`, or a checkpoint in it. The run's data set keeps the run's split.",
         json_schema_extra=_MODEL,
     )
     backbone: str | None = Field(
         None,
-        description="Without --checkpoint: a backbone by name; several side by side, A+B; pixels (the resized image "
-        "itself); or auto (default): the best whose weights are on this machine, in the hub's cache or in a package.",
+        description="Without --checkpoint: the name of a backbone; several, A+B, whose features are "
+        "concatenated; pixels (the resized image itself); or auto (default): the best backbone with weights on "
+        "this machine, in the hub's cache or in a package.",
         json_schema_extra=_MODEL,
     )
     pretrained: bool = Field(
         False,
-        description="With --backbone: load published weights, from this machine or else from the hub.",
+        description="With --backbone: load published weights, from this machine if available, else from the hub.",
         json_schema_extra=_MODEL,
     )
     weights: Path | None = Field(
@@ -66,7 +67,7 @@ class ModelConfig(CheckpointOptions):
             raise ValueError("pixels has no weights")
         if self.guesses and (self.random_weights or self.pretrained):
             raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
-        if self.takes_best:
+        if self.uses_best_backbone:
             if self.random_weights:
                 raise ValueError("--random-weights needs a network: give --backbone (a name)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
@@ -74,11 +75,11 @@ class ModelConfig(CheckpointOptions):
         return self
 
     @property
-    def takes_best(self) -> bool:
-        """Whether the best backbone at hand is asked for."""
+    def uses_best_backbone(self) -> bool:
+        """Return whether to use the best available backbone."""
         return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
 
     @property
     def guesses(self) -> bool:
-        """Whether the network is to be found by its weights."""
+        """Return whether the network is to be found by its weights."""
         return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")

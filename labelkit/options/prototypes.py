@@ -24,26 +24,28 @@ class PrototypesConfig(OverwriteOption):
     embed_dim: int = Field(..., ge=2, le=100_000, description="Dimension of the prototypes.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
-        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or two "
-        "dimensions), else optimize; optimize: minimize the loss in any case.",
+        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or "
+        "two dimensions), else optimize; optimize: always minimize the loss.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(
         SHARPEST_T,
         gt=0,
         le=1e9,
-        description="Then sharpen the loss step by step up to this value, until the largest cosine counts; none: "
-        "the paper's loss alone.",
+        description="Then sharpen the loss step by step up to this value, until only the largest cosine counts; "
+        "none: the paper's loss alone.",
     )
-    max_iterations: int = Field(200, ge=1, description="Maximum iterations per sharpness.")
+    max_iterations: int = Field(200, ge=1, description="Maximum iterations per value of the sharpness.")
     num_inits: int = Field(
         1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
     )
-    seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
+    seed: int = Field(0, ge=0, description="Random seed of the start, or of the rotation and order of a closed form.")
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="Compute device; cuda is faster from about 2,000 classes on."
     )
-    cache: bool = Field(True, description="Look in the user's cache first, and keep new prototypes there.")
+    cache: bool = Field(
+        True, description="Read prototypes from the user's cache if they are there, and save new ones there."
+    )
     out: Path | None = Field(
         None,
         description="File to write; default: prototypes-CLASSESxDIM.h5.",

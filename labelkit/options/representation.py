@@ -21,7 +21,7 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
-        description="Labels are never used in training; as for the other methods, for what a store is to call labeled.",
+        description="Which images `embed` marks as labeled, as for the other methods; training never uses labels.",
         json_schema_extra=_DATA,
     )
 

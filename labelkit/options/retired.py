@@ -19,8 +19,8 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = Field(
         None,
-        description="Store of an earlier run, often with fewer images. Groups keep their ids from there; new groups "
-        "get unused ids.",
+        description="Store of an earlier run, often with fewer images. Groups keep the ids of that run; new "
+        "groups get unused ids.",
         json_schema_extra=_EARLIER,
     )
     previous_result: str | None = Field(

@@ -51,8 +51,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = Field(
         None,
-        description="CSV with a path and a label column, or a result of `labelkit label`: its name or, of another "
-        "store, OTHER.h5.results/NAME.h5. Default: the labels of the store.",
+        description="CSV with a path and a label column, or a result of `labelkit label`: its name, or "
+        "OTHER.h5.results/NAME.h5 for another store. Default: the labels of the store.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -138,7 +138,7 @@ class ListingOptions(StageConfig):
     )
 
     def listing(self) -> dict[str, Any]:
-        """Return these options as ``load_dataset`` takes them."""
+        """Return these options as arguments of ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
@@ -182,7 +182,7 @@ class ScoresOutOptions(StageConfig):
 
     out: Path | None = Field(
         None,
-        description="Also write everything as JSON: scores, protocol, network, data.",
+        description="Also write scores, protocol, network and data as JSON.",
         json_schema_extra=option("Output", preset=False, makes="json"),
     )
 
@@ -220,7 +220,7 @@ class CheckpointOptions(StageConfig):
 
 
 class HeldOutOptions(StageConfig):
-    """A command that judges a run by images that it was not trained on."""
+    """A command that evaluates a run by images that it was not trained on."""
 
     comes_last: ClassVar[bool] = True
 
@@ -229,7 +229,7 @@ class HeldOutOptions(StageConfig):
         description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
         json_schema_extra={"panel": "Store", "preset": False},
     )
-    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+    split: str = Field("auto", description="Split to score; auto: test or val, if there is one.")
 
 
 class DeviceOption(StageConfig):
@@ -293,7 +293,7 @@ class PerClassOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    per_class: bool = Field(False, description="Also show the scores of every class.")
+    per_class: bool = Field(False, description="Also show the scores per class.")
 
 
 class TableOption(StageConfig):

@@ -27,7 +27,7 @@ class UpdateOptions(StageConfig):
         128, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
-    lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
+    lr: float = Field(0.1, gt=0, description="Peak learning rate.", json_schema_extra=_OPTIMIZATION)
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(
         5e-5,
@@ -141,12 +141,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def uses_nesterov(self) -> bool:
-        """Whether momentum looks ahead (sgd)."""
+        """Return whether momentum looks ahead (sgd)."""
         return False
 
     @property
     def clips_each_gradient(self) -> bool:
-        """Whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
+        """Return whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
         return False
 
     @property
@@ -161,7 +161,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def learns_from_labels(self) -> bool:
-        """Whether a label changes the network, so that labels of a single class are a fault."""
+        """Return whether a label changes the network, so that labels of a single class are a fault."""
         return False
 
     @property
@@ -175,7 +175,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def is_shortest(self) -> bool:
-        """Whether nothing can be taken from the length of the run."""
+        """Return whether nothing can be taken from the length of the run."""
         return False
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -204,27 +204,27 @@ class TrainConfig(RunConfig):
     epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine",
-        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        description="Learning-rate schedule; step: drops at --lr-drop-epochs.",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_epochs: tuple[int, ...] = Field(
-        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+        (), description="The learning rate drops at the start of these epochs (step).", json_schema_extra=_OPTIMIZATION
     )
     lr_drop_factor: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="What each drop multiplies the learning rate by (step).",
+        description="Factor of the learning rate at each drop (step).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_update: Literal["epoch", "step"] = Field(
-        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
+        "epoch", description="When to update the learning rate.", json_schema_extra=_OPTIMIZATION
     )
     lr_final_ratio: float = Field(
-        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+        1e-3, ge=0, le=1, description="Ratio of final to peak learning rate (cosine).", json_schema_extra=_OPTIMIZATION
     )
     lr_warmup_epochs: int = Field(
-        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+        0, ge=0, description="Number of linear warm-up epochs.", json_schema_extra=_OPTIMIZATION
     )
     eval_every_epochs: int = Field(1, ge=1, description="Epochs between evaluations.", json_schema_extra=_RUN)
 
@@ -249,11 +249,11 @@ class TrainConfig(RunConfig):
 
     @property
     def is_shortest(self) -> bool:
-        """Whether there is one epoch."""
+        """Return whether there is one epoch."""
         return self.epochs == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, and what is counted in them; judged once, at the end."""
+        """Return fewer epochs, and what is counted in them; evaluated once, at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
         if self.lr_drop_epochs and fraction < 1:
@@ -265,7 +265,7 @@ class TrainConfig(RunConfig):
 class StepRunConfig(RunConfig):
     """Length of a run that is counted in updates, where a pass over the images means nothing."""
 
-    steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    steps: int = Field(..., ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
         1000, ge=1, description="Steps between evaluations; each writes a checkpoint.", json_schema_extra=_RUN
     )
@@ -276,7 +276,7 @@ class StepRunConfig(RunConfig):
 
     @property
     def is_shortest(self) -> bool:
-        """Whether every step is followed by an evaluation."""
+        """Return whether every step is followed by an evaluation."""
         return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -294,11 +294,11 @@ class StepRunConfig(RunConfig):
 class StepTrainConfig(StepRunConfig):
     """Optimizer and learning rate of such a run."""
 
-    nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
+    nesterov: bool = Field(False, description="Use Nesterov momentum (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Shape of the learning rate. cosine: to 0 at the end (--lr-horizon: later); fixmatch: the "
-        "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
+        description="Learning-rate schedule. cosine: to 0 at the end (later with --lr-horizon); fixmatch: the "
+        "first 7/16 of a half-period cosine; ramps: up at the start and down at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -310,5 +310,5 @@ class StepTrainConfig(StepRunConfig):
 
     @property
     def uses_nesterov(self) -> bool:
-        """As asked for."""
+        """Return the requested value."""
         return self.nesterov

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import ConfigError
-from labelkit.files import check_the_name, open_regular
+from labelkit.files import missing_path_remedy, open_regular
 from labelkit.options.base import Fault, faults_error
 
 _MAX_BYTES = 65536
@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> dict[str, object]:
 
 
 def read_source(path: Path, name: str, faults: list[Fault]) -> dict[str, object]:
-    """Read a file like ``read_yaml``, but add what is wrong with it to the faults.
+    """Read a file like ``read_yaml``, but collect its faults instead of raising.
 
     Args:
         path: the file.
@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
         with open_regular(path.expanduser()) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(where, "there is no such file", check_the_name(path.expanduser())) from error
+        raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error
     except IsADirectoryError as error:
         raise ConfigError(where, "a folder, not a YAML file") from error
     except (OSError, ValueError, RuntimeError) as error:

@@ -4,7 +4,7 @@
 
 from typing import TYPE_CHECKING
 
-from labelkit.imports import names_of
+from labelkit.imports import lazy_getattr
 
 if TYPE_CHECKING:
     from labelkit.store.array_files import Matches, MatchFile, PrototypeFile, read_matches, read_prototypes
@@ -23,4 +23,4 @@ _MODULES = {
     "writing": ("EmbeddingRun",),
 }
 __all__ = [name for names in _MODULES.values() for name in names]
-__getattr__ = names_of(__name__, _MODULES)
+__getattr__ = lazy_getattr(__name__, _MODULES)

@@ -118,7 +118,7 @@ class MatchFile:
 
 
 def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
-    """Write matches, complete or not at all; return the content digest.
+    """Write matches, completely or not at all; return the content digest.
 
     Args:
         path: file to write.
@@ -186,7 +186,7 @@ class NeighborFile:
 
 
 def write_neighbors(path: Path, found: NeighborFile) -> None:
-    """Write neighbors, complete or not at all; another file of that name is replaced.
+    """Write neighbors, completely or not at all; another file of that name is replaced.
 
     Raises:
         ResourceError: the disk is full, no permission, ...
@@ -240,7 +240,7 @@ def write_prototypes(
     *,
     overwrite: bool = False,
 ) -> str:
-    """Write prototypes, complete or not at all; return the content digest.
+    """Write prototypes, completely or not at all; return the content digest.
 
     Args:
         path: file to write.

@@ -272,7 +272,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Say whether a process holds a lock file; nothing is written, and a process that wants it just now waits.
+    """Return whether a process holds a lock file; nothing is written, and a process that wants it just now waits.
 
     Raises:
         OSError: the file cannot be opened.

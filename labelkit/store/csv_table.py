@@ -27,7 +27,7 @@ def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> by
 
 
 def needs_escape(name: str) -> bool:
-    """Say whether a name cannot stand in a CSV file as it is."""
+    """Return whether a name cannot stand in a CSV file as it is."""
     # The csv module does not put a lone carriage return between quotes.
     return "\r" in name or any("\udc80" <= character <= "\udcff" for character in name)
 

@@ -272,7 +272,7 @@ class EmbeddingStore:
         return keys
 
     def trained_rows(self) -> NDArray[np.bool_]:
-        """Return (n,) whether the network was trained with the label of an image, known by its name or its file."""
+        """Return (n,) whether the network was trained with an image's label, matched by name or file."""
         if self.model.trained_labels:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)

@@ -80,7 +80,7 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def _check_table(array: _Known, where: str) -> None:
-    """Refuse embeddings that are no table of numbers."""
+    """Reject embeddings that are no table of numbers."""
     if array.dtype.kind not in "iuf":
         remedy = "Write the rows as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are no numbers that a row can have", remedy)
@@ -110,7 +110,7 @@ def _chosen(
         given = wanted.get(role)
         if given is not None and given not in names:
             option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}; it has: {shown}", "Choose one of them.")
+            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of them.")
         found = given or next((by_lower[name] for name in known if name in by_lower), None)
         if found is not None and (given or found not in chosen.values()):
             chosen[role] = found
@@ -258,7 +258,7 @@ def _foreign_type(dtype: np.dtype[Any], refuse: Refuse) -> np.dtype[Any]:
 
 
 class _ForeignFile:
-    """A foreign HDF5 file: what is not asked for is not looked at."""
+    """A foreign HDF5 file: what is not asked for is not examined."""
 
     def __init__(self, file: h5py.File, handle: Any, where: str) -> None:
         self._file, self._handle, self._where = file, handle, where
@@ -293,7 +293,7 @@ class _ForeignFile:
         return ForeignRows(rows, columns, f"{places['embeddings']} row %d", found=found, left_out=left_out)
 
     def _looked_at(self, names: list[str], given: Mapping[str, str]) -> dict[str, DatasetInfo]:
-        """Look at all datasets, and refuse those alone that were named or have a usual name."""
+        """Inspect all datasets, and refuse those alone that were named or have a usual name."""
         usual = {name for role, known in USUAL_NAMES.items() if role not in given for name in known}
         there: dict[str, str] = {}
         for name in dict.fromkeys([*given.values(), *names]):
@@ -463,7 +463,7 @@ class _Table:
         return text
 
     def _number_columns(self, fields: list[str], named: str | None) -> list[int]:
-        """Say which columns are the embedding: those that were named, or the only ones that are numbered."""
+        """Return which columns are the embedding: those that were named, or the only ones that are numbered."""
         runs: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, name in enumerate(self._header):
             numbered = re.fullmatch(r"(.*?)(\d+)", name)

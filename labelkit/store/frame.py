@@ -44,11 +44,11 @@ class Store(EmbeddingStore):
 
     @property
     def results(self) -> list[str]:
-        """Names of the results beside the store."""
+        """Names of the results next to the store."""
         return list_results(self)
 
     def result(self, name: str) -> Result:
-        """Read a result beside the store: its arrays, row i for row i of the store, and how it was made.
+        """Read a result next to the store: its arrays, row i for row i of the store, and how it was made.
 
         Raises:
             StoreError: there is no such result, or it belongs to other content than the store has now.
@@ -72,7 +72,7 @@ class Store(EmbeddingStore):
         try:
             from pandas import DataFrame
         except ImportError as error:
-            raise ResourceError("pandas", "is not installed, and a frame needs it", "pip install pandas.") from error
+            raise ResourceError("pandas", "is not installed, but data frames need it", "pip install pandas.") from error
         columns: dict[str, object] = {"path": list(self.sample_ids)}
         if self.labels is not None:
             columns["label"] = _named(self.labels, self.class_names)

@@ -32,7 +32,7 @@ _PART_PASSES: Final = 512
 
 
 @dataclass(frozen=True)
-class KeptPlan:
+class CachedViewPlan:
     """All that decides the values, besides the images.
 
     Attributes:
@@ -94,7 +94,7 @@ class KeptPlan:
         return plain_json(plan)
 
 
-class KeptViews:
+class CachedViews:
     """The parts of a plan.
 
     Args:
@@ -107,7 +107,7 @@ class KeptViews:
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
-    def __init__(self, beside: Path, plan: KeptPlan) -> None:
+    def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
         self.plan = plan
         loaded = plan.to_json()
         self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
@@ -141,7 +141,7 @@ class KeptViews:
         return [number for number in range(self.plan.num_parts) if not self.parts.is_done(number)]
 
     def is_there(self, number: int) -> bool:
-        """Whether a part has been made; it is not read."""
+        """Return whether a part has been made; it is not read."""
         return self.parts.path(number).exists()
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
@@ -178,7 +178,7 @@ class KeptViews:
         for number in range(self.plan.num_parts):
             path = self.parts.path(number)
             if not path.exists():
-                raise StoreError(str(path), "is missing", "Give the same command again; the part will be made again.")
+                raise StoreError(str(path), "is missing", "Run the same command again to recreate the part.")
             with translated(path):
                 places = self.parts.load(number)
                 shapes = [self._shape(number, kind) for kind in range(len(places))]

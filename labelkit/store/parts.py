@@ -107,7 +107,7 @@ class Parts(Generic[Held]):
             # Another process published and removed the run folder while we waited for it.
 
     def check_plan(self) -> None:
-        """Refuse to go on with a run of another plan, unless it is dropped.
+        """Reject to continue with a run of another plan, unless it is dropped.
 
         Raises:
             Mismatch: the plan in the folder is not ours; names the keys.
@@ -152,7 +152,7 @@ class Parts(Generic[Held]):
         return self.folder / "parts" / self._names[number]
 
     def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Write a part, complete or not at all.
+        """Write a part, completely or not at all.
 
         Raises:
             ResourceError: the disk is full, ...
@@ -162,7 +162,7 @@ class Parts(Generic[Held]):
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
     def is_done(self, number: int) -> bool:
-        """Say whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
+        """Return whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
 
         Raises:
             ResourceError: it cannot be read or renamed.
@@ -206,7 +206,7 @@ class Parts(Generic[Held]):
     # ---- publishing
 
     def is_published(self) -> bool:
-        """Say whether another process has put the parts together and removed the folder."""
+        """Return whether another process has put the parts together and removed the folder."""
         return not self.folder.exists() and self._published() == self.digest
 
     @contextlib.contextmanager

@@ -218,7 +218,7 @@ class PatchRun:
             return None
 
     def _listed(self, store: EmbeddingStore) -> dict[str, Any]:
-        """What ``SET.json`` says of the files, each of which is looked at."""
+        """What ``SET.json`` says of the files, each of which is examined."""
         entries: list[dict[str, Any]] = []
         row = 0
         for number, name in enumerate(self._names):
@@ -249,7 +249,7 @@ class PatchRun:
 
 
 def _read(number: int, file: CheckedFile) -> _WrittenFile:
-    """Look at all of a file of the set, and return what is listed of it."""
+    """Inspect all of a file of the set, and return what is listed of it."""
     for name in ("patches", "sample_ids"):
         for _ in file.verified_blocks(name):
             pass

@@ -113,7 +113,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
 
 
 def _check_set(path: Path, loaded: dict[str, Any]) -> None:
-    """Refuse what does not list files of successive rows."""
+    """Reject what does not list files of successive rows."""
     try:
         files = loaded["files"]
         names = [f"SET-{number:05d}-of-{len(files):05d}.h5" for number in range(len(files))]

@@ -135,7 +135,7 @@ class EmbeddingPlan:
         for name in self.sample_ids:
             if fault := name_fault(name):
                 raise DatasetError(
-                    repr(name), f"as a sample id, it {fault}", "Name images by their path below the data root."
+                    repr(name), f"as a sample id, it {fault}", "Name images by their path relative to the data root."
                 )
             raw = name_bytes(name)
             if raw <= previous:
@@ -246,7 +246,7 @@ class EmbeddingPlan:
         return plan_digest(self._json)
 
     def files(self) -> dict[str, bytes]:
-        """Return what a run folder holds beside the plan, which has the digests of both, by name."""
+        """Return what a run folder holds next to the plan, which has the digests of both, by name."""
         return {"files": self._names, "columns.json": canonical_json(self._columns).encode()}
 
     @property
@@ -261,7 +261,7 @@ class EmbeddingPlan:
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan to go on with: that of an unfinished run, if it differs from ``plan`` in its listing only.
+    """Return the plan to continue with: that of an unfinished run, if it differs from ``plan`` in its listing only.
 
     So files that were added since the run began are left for the next store, and files that vanished
     are still in the plan, to be skipped with that reason. In every other case ``plan`` itself is
@@ -375,7 +375,7 @@ class PatchPlan:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the cells of each patch are written down."""
+        """Return whether the cells of each patch are written down."""
         return self.per_image is not None
 
     @property

@@ -64,7 +64,7 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
 
 
 def in_results(path: str) -> bool:
-    """Say whether an object belongs to a packed result: the digest of the store leaves it out."""
+    """Return whether an object belongs to a packed result: the digest of the store leaves it out."""
     return path == "results" or path.startswith("results/")
 
 
@@ -243,7 +243,7 @@ class CheckedFile:
         self._set_attribute("", "requires", np.array(name_bytes(left), f"S{len(left) or 1}"))
 
     def is_sharded(self, path: str) -> bool:
-        """Say whether a dataset lies in shards."""
+        """Return whether a dataset lies in shards."""
         return self.shards is not None and path in self.shards.columns
 
     def _check_digest(self) -> str:
@@ -586,7 +586,7 @@ class Shards:
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:
-        """Look at every shard, not at its rows.
+        """Inspect every shard, but not its rows.
 
         Raises:
             StoreError: one is absent, or has another size.
@@ -656,6 +656,6 @@ class Shards:
 
 
 def shards_folder(index: Path) -> Path:
-    """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
+    """Return where the shards of a store lie: next to the file itself, where ``index`` is a link to it."""
     real = Path(os.path.realpath(index)) if index.is_symlink() else index
     return real.with_name(real.name + ".shards")

@@ -85,7 +85,7 @@ def write_result(
     overwrite: bool = False,
     gallery_digest: str = "",
 ) -> Path:
-    """Write a result beside a store, complete or not at all; also where others are packed into the store.
+    """Write a result next to a store, completely or not at all; also where others are packed into the store.
 
     Args:
         store: the store its rows belong to.
@@ -214,12 +214,12 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the names of the results of a store, those beside it and those packed into it, sorted."""
+    """Return the names of the results of a store, those next to it and those packed into it, sorted."""
     return sorted({*store.packed_results, *results_beside(store.path)})
 
 
 def results_beside(path: Path) -> list[str]:
-    """Return the names of the results beside the store of this name, sorted."""
+    """Return the names of the results next to the store of this name, sorted."""
     folder = results_folder(path)
     if not folder.is_dir():
         return []
@@ -257,7 +257,7 @@ def check_new_result(
     stage: str = "",
     params: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse a name before any work.
+    """Reject a name before any work.
 
     Args:
         store: the store.
@@ -282,7 +282,7 @@ def check_new_result(
 
 
 def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[str, Any]) -> bool:
-    """Say whether a result is of the same command with the same options, as far as they are known."""
+    """Return whether a result is of the same command with the same options, as far as they are known."""
     try:
         found = read_result(store, name)
     except StoreError:
@@ -322,7 +322,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
 
 
 def results_folder(path: Path) -> Path:
-    """Return where the results beside a store are."""
+    """Return where the results next to a store are."""
     return path.with_name(path.name + ".results")
 
 

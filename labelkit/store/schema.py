@@ -177,7 +177,7 @@ def name_text(raw: bytes) -> str:
 
 
 def is_utf8(raw: bytes) -> bool:
-    """Say whether the raw bytes of a name are UTF-8."""
+    """Return whether the raw bytes of a name are UTF-8."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -204,7 +204,7 @@ _PART_FAULTS = tuple(f"{before}{part}{after}" for part in ("", ".", "..") for be
 
 
 def has_name_fault(names: Sequence[str]) -> bool:
-    """Say whether :func:`name_fault` finds something in any of these names, in a few looks at all of them."""
+    """Return whether :func:`name_fault` finds something in any of these names, in a few looks at all of them."""
     if not names:
         return False
     joined = "\0".join(("", *names, ""))

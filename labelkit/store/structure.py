@@ -51,7 +51,7 @@ def open_regular(path: Path) -> BinaryIO:
     except (reading.NotRegularError, IsADirectoryError) as error:
         raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotAStore(str(path), "there is no such file", reading.find_or_make_store(path)) from error
+        raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
     except OSError as error:
         raise resource_error(error, str(path)) from error
 
@@ -84,7 +84,7 @@ def one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known about a dataset of a checked file.
+    """Structure of a dataset in a checked file.
 
     Attributes:
         dtype: type of its values, as NumPy sees it.

@@ -76,7 +76,7 @@ class Stream:
 
 @dataclass
 class Contents:
-    """What a file is to hold.
+    """Contents of a file to be written.
 
     Attributes:
         datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type
@@ -320,7 +320,7 @@ def sharded_columns(contents: Contents) -> list[str]:
 
 
 def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
-    """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
+    """Write a store in one file or in shards, completely or not at all, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.

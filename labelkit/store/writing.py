@@ -111,7 +111,7 @@ class EmbeddingRun:
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
     def pending_parts(self) -> list[int]:
-        """Return the parts that are still to be written, in order.
+        """Return the parts not yet written, in order.
 
         Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and
         returned.
@@ -207,7 +207,7 @@ class EmbeddingRun:
 
     def _is_finished(self) -> bool:
         if self.out.is_dir():
-            raise ConfigError("--out", f"{self.out} is a folder", "Give the name of a file.")
+            raise ConfigError("--out", f"{self.out} is a folder", "Pass the name of a file.")
         if self._overwrite or not self.out.exists():
             return False
         try:
@@ -464,7 +464,7 @@ def write_imported(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a store, complete or not at all.
+    """Write a store, completely or not at all.
 
     Args:
         out: the store, ``NAME.h5``.

@@ -66,7 +66,7 @@ class LoadedCheckpoint:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
 
     def has(self, name: str) -> bool:
-        """Whether it holds a file of this name."""
+        """Return whether it holds a file of this name."""
         return name in self.state["files"]
 
 
@@ -236,7 +236,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise CheckpointError(
-            str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
+            str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
         )
     if not files:
         raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore it from a copy.")
@@ -333,7 +333,7 @@ def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
 
 
 def _is_meant(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
-    """Say whether a pointer was written for the checkpoint in this folder."""
+    """Return whether a pointer was written for the checkpoint in this folder."""
     try:
         return _sha256(read_bytes(checkpoint / STATE)) == pointer["state_sha256"]
     except OSError:

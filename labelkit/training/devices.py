@@ -58,7 +58,9 @@ class Runtime:
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and process_count() > 1:
             raise ResourceError(
-                f"--device {device}", f"is one GPU, and {process_count()} processes take one each", "Use --device cuda."
+                f"--device {device}",
+                f"names one GPU, but {process_count()} processes need one each",
+                "Use --device cuda.",
             )
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
@@ -83,7 +85,7 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files."""
+        """Return whether this process writes files."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -115,7 +117,7 @@ class Runtime:
 
     @property
     def is_slow_to_ask(self) -> bool:
-        """Whether an exchange between processes makes them wait for their GPUs."""
+        """Return whether an exchange between processes makes them wait for their GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
@@ -134,7 +136,7 @@ class Runtime:
         return reduced
 
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-        """Sum or maximum over processes of a tensor of equal shape; every process gets the same bits.
+        """Reduce a tensor by sum or maximum over processes; every process gets the same bits.
 
         This is ``algorithms.sinkhorn.Reduce``: a solver whose rows are shared out exchanges only this.
         """
@@ -247,7 +249,7 @@ class Runtime:
         return dict(self._accelerator.scaler.state_dict()) if self._accelerator.scaler is not None else {}
 
     def load_scaler_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``scaler_state`` gave."""
+        """Restore what ``scaler_state`` returned."""
         if self._accelerator.scaler is not None and state:
             self._accelerator.scaler.load_state_dict(state)
 
@@ -298,7 +300,9 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
         ResourceError: it cannot do the same twice.
     """
     if deterministic and device.type != "cuda":
-        raise ResourceError("--deterministic", f"torch has no such algorithms for {device.type}", "Use --device cpu.")
+        raise ResourceError(
+            "--deterministic", f"torch has no deterministic algorithms for {device.type}", "Use --device cpu."
+        )
     # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
     torch.backends.cudnn.allow_tf32 = False
     if device.type != "cuda":
@@ -315,7 +319,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 
 @contextmanager
-def named_nondeterminism() -> Iterator[None]:
+def explain_nondeterminism() -> Iterator[None]:
     """Say in an error of ours that an operation has no deterministic form; where one is asked for, give some a form.
 
     Raises:
@@ -330,8 +334,8 @@ def named_nondeterminism() -> Iterator[None]:
             raise
         raise ResourceError(
             "--deterministic",
-            f"torch has no form of {operation[1]} for a GPU that gives the same bits each time",
-            "Leave it out (bits then differ a little from time to time), change the options that need the operation, "
+            f"torch has no deterministic GPU version of {operation[1]}",
+            "Leave it out (results then differ slightly between runs), change the options that need the operation, "
             "or use --device cpu.",
         ) from error
 
@@ -366,7 +370,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
-    """Put back what ``generator_states`` gave, perhaps on another device."""
+    """Restore what ``generator_states`` returned, possibly on another device."""
     torch.set_rng_state(states["torch"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)

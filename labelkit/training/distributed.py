@@ -65,7 +65,7 @@ def gather_batch(part: Tensor) -> Tensor:
 
 
 def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) -> None:
-    """Refuse options that differ between processes.
+    """Reject options that differ between processes.
 
     Args:
         config: of this process.
@@ -79,7 +79,7 @@ def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) ->
     for rank, other in enumerate(others, start=1):
         if other["command"] != first["command"]:
             said, there = (" ".join(one["command"]) for one in (first, other))
-            raise ConfigError("torchrun", f"process 0 runs {said}, process {rank} runs {there}", _REMEDY)
+            raise ConfigError("torchrun", f"process 0 runs {said}, but process {rank} runs {there}", _REMEDY)
         for name, field in type(config).model_fields.items():
             if name not in _MAY_DIFFER and first[name] != other[name]:
                 said, there = (value_text(one[name]) for one in (first, other))

@@ -53,7 +53,7 @@ MUCH_OF_THE_RUN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a few images and the weights show after an epoch.
+    """Measurements of a few images and the weights after an epoch.
 
     Attributes:
         feature_spread: standard deviation of the features over their length (root mean squares over images and
@@ -81,7 +81,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Something that is wrong.
+    """A sign of failed training.
 
     Attributes:
         name: of the kind of sign, for counting.
@@ -102,7 +102,7 @@ class Sign:
 
 @dataclass
 class Guard:
-    """Counts signs, warns once of each, ends the run when one lasts.
+    """Counts signs of failure, warns once of each, and stops the run if one persists.
 
     Args:
         mode: ``stop``, only ``warn``, or look at ``none``.
@@ -132,7 +132,7 @@ class Guard:
     # ------------------------------------------------------------------ what is seen
 
     def at_labels(self, labels: NDArray[np.int64], *, beside_others: bool) -> None:
-        """Look at the labels that a run is started with.
+        """Inspect the labels that a run is started with.
 
         Args:
             labels: (m,) int64 training labels of the images that can be read, -1 = unlabeled.
@@ -150,16 +150,16 @@ class Guard:
             raise DivergenceError("labels", problem, remedy)
         self.say(f"warning: {problem}. {remedy}")
 
-    def at_schedule(self, dead_share: float) -> None:
-        """Look at the part of the run, at its end, in which the learning rate is 0."""
-        if self.mode != "none" and dead_share > MUCH_OF_THE_RUN:
+    def at_schedule(self, zero_lr_share: float) -> None:
+        """Inspect the part of the run, at its end, in which the learning rate is 0."""
+        if self.mode != "none" and zero_lr_share > MUCH_OF_THE_RUN:
             self.say(
-                f"warning: the learning rate is 0 in the last {percent(dead_share)} % of the run, where nothing will "
-                "change: train less long, or check the options that begin with --lr"
+                f"warning: the learning rate is 0 in the last {percent(zero_lr_share)} % of the run, where nothing "
+                "will change: shorten the training, or check the options that begin with --lr"
             )
 
     def at_images(self, pixels: Tensor) -> None:
-        """Look at (m, p) float prepared images, before the first step.
+        """Inspect (m, p) float prepared images, before the first step.
 
         Raises:
             DivergenceError: they are equal to the last bit.
@@ -173,7 +173,7 @@ class Guard:
         self.say(f"warning: {problem}. {remedy}")
 
     def at_loss(self, loss: float, step: int) -> None:
-        """Look at the loss of a step; the first one is what later ones are compared with.
+        """Inspect the loss of a step; the first one is what later ones are compared with.
 
         Raises:
             DivergenceError: it has exploded.
@@ -190,13 +190,13 @@ class Guard:
             )
         self._judge(signs, {"loss"}, step, lasting=0)
 
-    def look_is_due(self, step: int, batch_size: int) -> bool:
-        """Whether enough images were trained on since the last look, or each epoch is looked at."""
+    def measurement_is_due(self, step: int, batch_size: int) -> bool:
+        """Return whether enough images were trained on since the last look, or each epoch is examined."""
         enough = self.first_rank is not None or (step - self._looked_at) * batch_size >= LOOK_EVERY
         return self.mode != "none" and enough
 
     def at_epoch_end(self, look: Look | None, norms: Sequence[float], step: int) -> None:
-        """Look at features, predictions, groups and weights after an epoch.
+        """Inspect features, predictions, groups and weights after an epoch.
 
         Args:
             look: what was seen, if it was time to look.
@@ -271,7 +271,7 @@ class Guard:
     # ------------------------------------------------------------------ what is done
 
     def _judge(self, signs: Iterable[Sign], names: set[str], step: int, *, lasting: int) -> None:
-        """Count signs of some kinds; those that are not there any more start anew."""
+        """Count signs of some kinds; those that are not there any more start again."""
         if self.mode == "none":
             return
         found = {sign.name: sign for sign in signs}
@@ -288,7 +288,7 @@ class Guard:
     def _act(self, sign: Sign, step: int, *, ends: bool) -> None:
         if ends and self.mode == "stop":
             kept = f"; the checkpoint of step {self.good_step} is from before and is kept" if self.good_step else ""
-            raise DivergenceError(f"step {step}", f"{sign.problem}{kept}", f"{sign.remedy} (--guard warn goes on.)")
+            raise DivergenceError(f"step {step}", f"{sign.problem}{kept}", f"{sign.remedy} (--guard warn continues.)")
         if sign.name not in self._warned:
             self._warned.add(sign.name)
             self.say(f"warning: step {step}: {sign.problem}. {sign.remedy}")
@@ -321,14 +321,14 @@ _NAMES: Final = ("features", "rank", "shrinking", "prototypes", "predictions", "
 _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight)."
 
 
-def dead_share(lrs: Sequence[float], peak: float) -> float:
-    """Return the part of the learning rates, from the last one back, that are nothing beside the highest one."""
+def zero_lr_share(lrs: Sequence[float], peak: float) -> float:
+    """Return the final fraction of the learning rates that is negligible compared with the highest one."""
     alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
     return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the rows that are looked at, the same ones throughout a run: (m,) int64, increasing."""
+    """Draw the rows that are examined, the same ones throughout a run: (m,) int64, increasing."""
     drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
     return np.sort(rows[drawn])
 
@@ -340,7 +340,7 @@ def first_rank(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) 
     return effective_rank(state.embed(method.network.embed, rows, how))
 
 
-def take_look(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
+def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
     """Embed a few images and measure; also the method's class vectors and groups, without images.
 
     Args:
@@ -412,7 +412,7 @@ def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
 
 
 def check_weights(module: nn.Module, where: str) -> None:
-    """Refuse to go on, and to save, with weights or running statistics that are not finite.
+    """Reject to continue, and to save, with weights or running statistics that are not finite.
 
     Raises:
         DivergenceError: naming the first ones.
@@ -428,5 +428,5 @@ def check_weights(module: nn.Module, where: str) -> None:
         raise DivergenceError(
             where,
             f"weights are not finite: {', '.join(broken[:3])}{more}",
-            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )

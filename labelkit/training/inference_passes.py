@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.image_bank import ImageBank, KeptBank
+from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
@@ -40,7 +40,7 @@ class Passes:
     config: RunConfig
     runtime: Runtime
     step: int
-    kept: KeptBank | None = None
+    kept: CachedViewBank | None = None
 
     def full(
         self,

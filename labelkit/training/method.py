@@ -20,7 +20,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
@@ -77,7 +77,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 @dataclass(frozen=True, slots=True)
 class FullPass:
-    """How images are run through a network, each exactly once.
+    """Runs images through a network, each exactly once.
 
     Attributes:
         mode: of the method's modules. ``eval``; ``batch-statistics``: the same, but normalization uses the statistics
@@ -107,7 +107,7 @@ def _nothing(*values: object) -> None:
 
 @dataclass(slots=True)
 class TrainState:
-    """What a method may ask of the trainer at an event.
+    """What a method may request from the trainer at an event.
 
     Attributes:
         epoch: passes finished; the number of the running one, from 0.
@@ -221,7 +221,7 @@ class Monitor(ABC):
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to take
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
 
 
 class Method(nn.Module, ABC, Generic[ConfigT]):
@@ -259,7 +259,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
-        """Return what judges the method after an epoch; default: nothing.
+        """Return what evaluates the method after an epoch; default: nothing.
 
         Args:
             inputs: what the monitor may know. The method must keep nothing of it.
@@ -318,7 +318,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def headline(self) -> InferenceNetwork:
-        """Return the network that is judged, and that embeds after training; default: ``network``."""
+        """Return the network that is evaluated, and that embeds after training; default: ``network``."""
         return self.network
 
     @abstractmethod
@@ -330,10 +330,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return how an image is prepared for ``network.embed``."""
 
     def judged(self) -> Mapping[str, InferenceNetwork]:
-        """Return further networks to judge, by name, beside the headline; default: none."""
+        """Return further networks to evaluate, by name, next to the headline; default: none."""
         return {}
 
-    def reuse_frozen(self) -> KeptPart | None:
+    def reuse_frozen(self) -> ReusablePart | None:
         """Let training steps take what the frozen part of the network makes of views, and not images.
 
         Returns:
@@ -387,7 +387,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
+        """Return whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
         return True
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
@@ -411,7 +411,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
 
     def forward(self, batch: Batch) -> StepOutput:
         """Call ``training_step``; this is what runs under a process group."""

@@ -85,7 +85,7 @@ def load_named_optimizer_state(
     *,
     where: str,
 ) -> None:
-    """Put back what ``named_optimizer_state`` gave.
+    """Restore what ``named_optimizer_state`` returned.
 
     Raises:
         CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.

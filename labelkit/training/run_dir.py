@@ -81,16 +81,20 @@ class RunDir:
         """
         try:
             if self.path.exists() and not self.path.is_dir():
-                raise ConfigError(str(self.path), "is a file where a run folder is to be made", "Choose another --out.")
+                raise ConfigError(
+                    str(self.path), "is a file, so no run folder can be created there", "Choose another --out."
+                )
             entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
             # a process that died early leaves its lock and perhaps a temporary file
             present = any(name != LOCK and not name.startswith(".tmp-") for name in entries)
             if resume and not present:
-                raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
+                raise ConfigError(str(self.path), "contains no run to resume", "Leave out --resume to start a new run.")
             if present and not (resume or overwrite):
                 raise output_exists(self.path, instead="--resume to go on with that run")
             if present and not _is_run(self.path):
-                raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
+                raise ConfigError(
+                    str(self.path), "is not a run folder, so it is not overwritten", "Choose another --out."
+                )
             if present and overwrite and (foreign := _foreign(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
                 problem = f"holds what no training wrote: {', '.join(foreign[:3])}{more}"
@@ -112,7 +116,7 @@ class RunDir:
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a run that goes on with some that may differ, such as more epochs."""
+        """Write the options of a run that continues with some that may differ, such as more epochs."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
@@ -193,8 +197,8 @@ class RunDir:
         path = self.path / METRICS
         return path.stat().st_size if path.exists() else 0
 
-    def cut_metrics(self, length: int) -> None:
-        """Drop lines written after the checkpoint that a run goes on from."""
+    def truncate_metrics(self, length: int) -> None:
+        """Drop log lines written after the checkpoint from which a run resumes."""
         path = self.path / METRICS
         if self.writes and path.exists() and path.stat().st_size > length:
             with path.open("rb+") as file:
@@ -212,7 +216,7 @@ def _foreign(run: Path) -> list[str]:
 
 
 def is_file_of_run(path: Path) -> bool:
-    """Whether a file is one that training wrote, so that nothing else may replace it."""
+    """Return whether a file is one that training wrote, so that nothing else may replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 
@@ -243,7 +247,7 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
     path = run / CONFIG
     if not path.is_file():
         raise CheckpointError(
-            str(run), f"is no run folder: it has no {CONFIG}", "Give the --out of a `labelkit train`."
+            str(run), f"is not a run folder: it has no {CONFIG}", "Pass the --out of a `labelkit train` run."
         )
     try:
         text = read_bytes(path, _MOST_CONFIG_BYTES).decode()

@@ -89,7 +89,7 @@ def checkpoint_status(folder: Path) -> CheckpointStatus:
 
 
 def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
-    """Look at a run folder; every checkpoint is verified.
+    """Inspect a run folder; every checkpoint is verified.
 
     Args:
         run: the folder.

@@ -50,12 +50,12 @@ class EpochMeans:
         self.count += 1
 
     def is_finite(self) -> bool:
-        """Whether all losses were; a sum keeps any NaN."""
+        """Return whether all losses were; a sum keeps any NaN."""
         total = self._sums.get("loss")
         return total is None or bool(torch.isfinite(total))
 
     def take(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """Return the means, and begin anew.
+        """Return the means, and reset the sums.
 
         Args:
             mean: of a scalar over the processes.
@@ -66,7 +66,7 @@ class EpochMeans:
         return means
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the sums for a checkpoint."""
+        """Return the running sums as tensors for a checkpoint."""
         return {f"{_PREFIX}{name}": value for name, value in self._sums.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], count: int, device: torch.device) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class EpochMeans:
 
 @dataclass
 class Clock:
-    """Where the run is.
+    """Current epoch and step of the run.
 
     Attributes:
         epoch: the running epoch, from 0.
@@ -98,7 +98,7 @@ class Clock:
 
 @dataclass
 class Progress:
-    """What a run has come to, beside the state of its parts.
+    """Progress of a run, besides the state of its parts.
 
     Attributes:
         clock: where it is.

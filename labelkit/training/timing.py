@@ -59,7 +59,7 @@ class Changes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """How many images a run has.
+    """Number of images of a run.
 
     Attributes:
         images: that it trains on; ``None`` = not known.
@@ -144,7 +144,7 @@ class PhaseLength:
         if whole == 0:
             raise ConfigError(
                 "--batch-size",
-                f"{config.batch_size} images per step are more than an epoch draws ({draws})",
+                f"{config.batch_size} images per step, but an epoch draws only {draws}",
                 "Lower --batch-size.",
             )
         return cls(whole, epochs, steps)
@@ -162,7 +162,7 @@ class PhaseLength:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerValues:
-    """What the optimizer gets before an update; ``None``: what it was built with."""
+    """Optimizer settings before an update; ``None`` leaves the initial value."""
 
     lr: float | None
     weight_decay: float | None
@@ -226,12 +226,12 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Updates in all."""
+        """Updates in total."""
         return self.starts[-1]
 
     @property
     def epochs(self) -> int:
-        """Epochs in all."""
+        """Epochs in total."""
         return self._epochs[-1]
 
     def at(self, step: int) -> PlannedMoment:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.data.batch import Batch
-from labelkit.data.image_bank import ImageBank, KeptBank
+from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
@@ -24,8 +24,16 @@ from labelkit.data.workers import count_workers
 from labelkit.errors import DivergenceError, Interrupted
 from labelkit.options.training import RunConfig
 from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
-from labelkit.training.devices import Runtime, named_nondeterminism, seed_step
-from labelkit.training.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
+from labelkit.training.devices import Runtime, explain_nondeterminism, seed_step
+from labelkit.training.guards import (
+    Guard,
+    check_weights,
+    first_rank,
+    measure_network,
+    sample_rows,
+    weight_norms,
+    zero_lr_share,
+)
 from labelkit.training.inference_passes import Passes
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
@@ -80,15 +88,15 @@ CHECKPOINT_MINUTES: Final = 10.0
 
 
 class Report(Protocol):
-    """Shows progress to a person."""
+    """Reports training progress to the user."""
 
     def advance(self, n: int = 1, **info: Any) -> None:
-        """Move on by ``n`` steps; ``info`` is shown beside the bar."""
+        """Move on by ``n`` steps; ``info`` is shown next to the bar."""
 
 
 @dataclass
 class FitResult:
-    """What a run came to.
+    """Result of a training run.
 
     Attributes:
         metrics: of the last epoch.
@@ -145,7 +153,7 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
-        self._kept: KeptBank | None = None
+        self._kept: CachedViewBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
         self.config = config = self._with_workers(config)
@@ -191,8 +199,8 @@ class Trainer:
         workers = count_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
-    def train_on(self, kept: KeptBank) -> None:
-        """Let the network get what its frozen part made of views, and not images, where that was kept."""
+    def train_on(self, kept: CachedViewBank) -> None:
+        """Train on cached outputs of the frozen part instead of images, where cached."""
         self._kept, self._running = kept, None
 
     def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
@@ -206,7 +214,7 @@ class Trainer:
 
     @property
     def clock(self) -> Clock:
-        """Where the run is."""
+        """Current epoch and step of the run."""
         return self.progress.clock
 
     # ------------------------------------------------------------------ the run
@@ -220,11 +228,11 @@ class Trainer:
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
-        with self._signals.watching(), named_nondeterminism():
+        with self._signals.watching(), explain_nondeterminism():
             if self.clock.step == 0:
                 self._guard_start()
                 if self.run is not None:
-                    self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
+                    self.run.truncate_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
             elif self._writer is not None and self.runtime.rank == 0:
                 self._writer.kept_step = self.guard.good_step
@@ -316,16 +324,16 @@ class Trainer:
         raise DivergenceError(
             f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
             f"the loss is not finite (parts: {parts or 'none'})",
-            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )
 
     def _check_sound(self) -> None:
-        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
+        """Reject to save what is not finite, so that the last checkpoint stays the good one."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
     def _guard_start(self) -> None:
-        """Look at images, labels and learning rate before the first step."""
+        """Inspect images, labels and learning rate before the first step."""
         config, state = self.config, self._state(log_now=False)
         phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
         lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
@@ -333,19 +341,19 @@ class Trainer:
             lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
         if config.learns_from_labels:
             self.guard.at_labels(self.labels[self.bank.rows], beside_others=config.label_kind == "some")
-        self.guard.at_schedule(dead_share(lrs, config.lr))
+        self.guard.at_schedule(zero_lr_share(lrs, config.lr))
         if config.guard != "none":
             self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
             if self.method.may_collapse:
                 self.guard.first_rank = first_rank(self.method, state, rows)
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Look at features and weights of the network in evaluation mode; metrics for the log."""
+        """Inspect features and weights of the network in evaluation mode; metrics for the log."""
         if self.config.guard == "none":
             return {}
         look = None
-        if self.guard.look_is_due(self.clock.step, self.config.batch_size):
-            look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
+        if self.guard.measurement_is_due(self.clock.step, self.config.batch_size):
+            look = measure_network(self.method, state, sample_rows(self.bank.rows, self.config.seed))
         self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
         return {} if look is None else look.metrics()
 
@@ -551,7 +559,7 @@ class Trainer:
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
-        """Take up a run where the checkpoint left it.
+        """Resume a run from the checkpoint.
 
         Raises:
             CheckpointMismatch: parameters differ in name or shape.
@@ -559,4 +567,4 @@ class Trainer:
         self.progress = self._parts().restore(checkpoint, self.message)
         self._running = None
         if self.run is not None:
-            self.run.cut_metrics(checkpoint.state["metrics_bytes"])
+            self.run.truncate_metrics(checkpoint.state["metrics_bytes"])

@@ -13,7 +13,7 @@ from labelkit.algorithms.active_learning import (
     choose_covering,
     choose_farthest,
     choose_typical,
-    class_claims,
+    nearest_classes,
     nearest_of,
 )
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
 def test_uncertainty_is_the_share_of_the_squared_distances_to_the_two_nearest_classes(rng: np.random.Generator) -> None:
     points, examples = rng.normal(size=(12, 3)), rng.normal(size=(7, 3))
     classes = [5, 2, 2, 9, 5, 9, 2]
-    found = class_claims(points, examples, classes)
+    found = nearest_classes(points, examples, classes)
 
     for row in range(12):
         nearest = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.outliers import REASONS, deviations, measure_tones, odd_scores
+from labelkit.algorithms.outliers import REASONS, deviations, measure_tones, outlier_scores
 from numpy.typing import NDArray
 
 USUAL = 40
@@ -62,7 +62,7 @@ def test_what_is_not_known_stays_so_and_moves_nothing() -> None:
 
 
 def test_usual_images_are_not_odd() -> None:
-    assert not odd_scores(*collection()).any()
+    assert not outlier_scores(*collection()).any()
 
 
 @pytest.mark.parametrize(
@@ -78,24 +78,24 @@ def test_usual_images_are_not_odd() -> None:
     ],
 )
 def test_each_reason_is_found_alone(changed: dict[str, float], reason: str) -> None:
-    scores = odd_scores(*collection(**changed))
+    scores = outlier_scores(*collection(**changed))
     assert reasons(scores[-1]) == [reason]
     assert scores[-1].max() >= 1
     assert not scores[:-1].any()
 
 
 def test_score_says_how_many_times_the_limit_is_passed() -> None:
-    assert odd_scores(*collection(contrast=6))[-1, REASONS.index("blank")] == pytest.approx(24 / 6)
-    assert odd_scores(*collection(contrast=0))[-1, REASONS.index("blank")] == 100
-    assert odd_scores(*collection(height=800, width=200))[-1, REASONS.index("odd shape")] == pytest.approx(4 / 2)
+    assert outlier_scores(*collection(contrast=6))[-1, REASONS.index("blank")] == pytest.approx(24 / 6)
+    assert outlier_scores(*collection(contrast=0))[-1, REASONS.index("blank")] == 100
+    assert outlier_scores(*collection(height=800, width=200))[-1, REASONS.index("odd shape")] == pytest.approx(4 / 2)
 
 
 def test_drawings_on_white_paper_are_not_bright_among_themselves() -> None:
     distances, tones, sizes = collection()
     tones[:, 0] = np.linspace(232, 246, len(tones))
-    assert not odd_scores(distances, tones, sizes)[:, REASONS.index("bright")].any()
+    assert not outlier_scores(distances, tones, sizes)[:, REASONS.index("bright")].any()
 
 
 def test_small_images_are_not_tiny_among_themselves() -> None:
     distances, tones, sizes = collection()
-    assert not odd_scores(distances, tones, np.full_like(sizes, 32)).any()
+    assert not outlier_scores(distances, tones, np.full_like(sizes, 32)).any()

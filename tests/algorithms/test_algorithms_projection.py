@@ -55,7 +55,7 @@ def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: p
     fitted = PCA(n_components=3).fit(rows[:40])
     # blocks of 8 rows
     monkeypatch.setattr(
-        projection, "parts_of", lambda x: ((slice(i, i + 8), x[i : i + 8]) for i in range(0, len(x), 8))
+        projection, "iterate_blocks", lambda x: ((slice(i, i + 8), x[i : i + 8]) for i in range(0, len(x), 8))
     )
 
     mean, directions = projection.principal_map(rows[:40], 3)

@@ -10,7 +10,7 @@ import pytest
 from labelkit.algorithms import row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.algorithms.row_blocks import StoredRows, unit_length
+from labelkit.algorithms.row_blocks import StoredRows, to_unit_length
 from numpy.typing import NDArray
 
 
@@ -62,7 +62,7 @@ def test_clusters_with_labels_of_a_file_are_those_of_an_array(stored: NDArray[np
 @pytest.mark.parametrize("size", [1e30, 1.0, 1e-30])
 def test_rows_whose_squares_no_float32_holds_get_length_1(size: float, dtype: Any) -> None:
     rows = np.array([[3, 4], [0, -2]], dtype=dtype) * dtype(size)
-    for found in (unit_length(rows, "x"), StoredRows(rows.astype(np.float32), unit=True, in_blocks=True)):
+    for found in (to_unit_length(rows, "x"), StoredRows(rows.astype(np.float32), unit=True, in_blocks=True)):
         np.testing.assert_allclose(found[:], [[0.6, 0.8], [0, -1]], rtol=1e-6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import OtherGroups, _weighed, other_groups
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroups, _weighed, estimate_unlabeled_groups
 from numpy.typing import NDArray
 
 
@@ -18,13 +18,13 @@ def blobs(seed: int, classes: int = 6, size: int = 40) -> tuple[NDArray[np.float
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), truth
 
 
-def looked(labeled_classes: int, each: int, seed: int) -> OtherGroups:
+def looked(labeled_classes: int, each: int, seed: int) -> UnlabeledGroups:
     """Label some rows of the first classes, and look for others."""
     rows, truth = blobs(seed)
     random, labels = np.random.default_rng(seed), np.full(len(truth), -1)
     for label in range(labeled_classes):
         labels[random.choice(np.flatnonzero(truth == label), each, replace=False)] = label
-    found = other_groups(rows, labels, [0, 1, 2, 3, 4, 6, 8], generator=random, min_size=2)
+    found = estimate_unlabeled_groups(rows, labels, [0, 1, 2, 3, 4, 6, 8], generator=random, min_size=2)
     assert found is not None
     return found
 
@@ -72,14 +72,14 @@ def test_expected_share_is_that_of_the_words() -> None:
     ],
 )
 def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: float, nearer: float, best: int) -> None:
-    found = OtherGroups((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
+    found = UnlabeledGroups((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
 
     assert found.best() == best
     assert found.best(some=True) == 3
 
 
 def test_numbers_are_near_within_two_standard_errors() -> None:
-    found = OtherGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
+    found = UnlabeledGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
 
     assert found.near(2) == (1, 3)
 
@@ -92,7 +92,7 @@ def test_hidden_labels_weigh_as_their_class_is_large(monkeypatch: pytest.MonkeyP
     seen = []
     monkeypatch.setattr(unlabeled_classes, "_weighed", lambda *given: seen.append(given[4]))
 
-    other_groups(rows, labels, [0, 1], generator=random)
+    estimate_unlabeled_groups(rows, labels, [0, 1], generator=random)
 
     assert seen[0] == pytest.approx([0.75 / 4] * 4 + [0.25 / 2] * 2)
 
@@ -102,7 +102,7 @@ def test_without_two_labels_of_a_class_nothing_is_said() -> None:
     labels = np.full(len(truth), -1)
     labels[::40] = truth[::40]
 
-    assert other_groups(rows, labels, [0, 1], generator=np.random.default_rng(0)) is None
+    assert estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0)) is None
 
 
 def test_labels_of_one_class_are_refused() -> None:
@@ -111,7 +111,7 @@ def test_labels_of_one_class_are_refused() -> None:
     labels[:3] = 0
 
     with pytest.raises(ValueError, match="two classes"):
-        other_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+        estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
 
 
 def test_hidden_labels_are_nearer_to_the_mean_of_a_class_by_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_hidden_labels_are_nearer_to_the_mean_of_a_class_by_plain_loops(monkeypa
     monkeypatch.setattr(unlabeled_classes, "_folds", lambda own, generator: fold)
     monkeypatch.setattr(unlabeled_classes, "_weighed", lambda *given: seen.extend(given[4:]))
 
-    other_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+    estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
 
     weights, nearer = seen
     moved = rows.astype(np.float64) - rows.mean(axis=0)

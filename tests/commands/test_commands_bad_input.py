@@ -179,7 +179,7 @@ CASES = {
         nothing,
         "train mixmatch --dataset {photos} --out {out}",
         3,
-        ("every image is labeled, so that mixmatch finds no unlabeled", "--num-labels N", "labelkit train supervised"),
+        ("every image is labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
     ),
     "path column missing": Case(
         csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
@@ -203,7 +203,7 @@ CASES = {
         csv("path,label", "ant/00.png,ant", "ant/01.png,", "bee/01.png,"),
         TRAIN + " --dataset {table}",
         2,
-        ("--num-classes", "names 1 classes", "discover categories"),
+        ("--num-classes", "has 1 labeled classes", "discover categories"),
     ),
     **{
         f"a {name} that is there": Case(
@@ -225,9 +225,9 @@ CASES = {
         nothing,
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
-        ("--num-clusters: 49 clusters for 48 rows", "{index}", "Choose fewer"),
+        ("--num-clusters: 49 clusters for 48 images", "{index}", "Choose fewer"),
     ),
-    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a word it knows nor a file", "zipf:1")),
+    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
         text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
     ),
@@ -253,7 +253,7 @@ CASES = {
         nothing,
         "embed --dataset {photos} --checkpoint {index} --out {out}.h5",
         3,
-        ("{index}: is a file", "Give the run"),
+        ("{index}: is a file", "Pass the run"),
     ),
     "store cut in half": Case(
         store(lambda data: data[: len(data) // 2]),
@@ -274,16 +274,16 @@ CASES = {
         unlabeled_store,
         "cluster ss-kmeans --index {bad} --num-clusters 2",
         3,
-        ("{bad}", "has no labels that may be used", "labelkit cluster k-means"),
+        ("{bad}", "has no usable labels", "labelkit cluster k-means"),
     ),
     "store without labels, evaluate": Case(
         unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a data set")
     ),
     "store without logits": Case(
-        unlabeled_store, "discover head --index {bad}", 3, ("{bad}:/logits", "is not there", "discover categories")
+        unlabeled_store, "discover head --index {bad}", 3, ("{bad}:/logits", "is missing", "discover categories")
     ),
     "query that is no image": Case(
-        text_file, "retrieve --index {index} --query {bad}", 3, ("{bad}: cannot be read as an image", "Give a JPEG")
+        text_file, "retrieve --index {index} --query {bad}", 3, ("{bad}: cannot be read as an image", "Pass a JPEG")
     ),
     "run below a file": Case(
         a_file,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import in_presets, values_before
+from labelkit.options.base import in_presets, legacy_defaults
 from labelkit.training.checkpoint import load_checkpoint
 from safetensors.numpy import load_file
 from tests.running import Labelkit
@@ -61,7 +61,7 @@ def test_a_value_of_an_option_that_is_a_constant_now_is_said(trained: Path, tmp_
 
     answer = labelkit("embed", "--dataset", "digits", "--checkpoint", run, "--dry-run", "--out", tmp_path / "s.h5")
 
-    assert "was trained with fixmatch_threshold 0.9 (now always 0.95); its weights are used as they are" in answer.err
+    assert "was trained with fixmatch_threshold 0.9 (now always 0.95); its weights are used unchanged" in answer.err
 
 
 def test_an_option_that_old_runs_lack_says_what_they_did() -> None:
@@ -72,7 +72,7 @@ def test_an_option_that_old_runs_lack_says_what_they_did() -> None:
         if name not in {*OLD_OPTIONS["all"], *OLD_OPTIONS[method]}
         and field.default is not None
         and in_presets(field)  # others are no part of a run
-        and name not in values_before(METHODS[method].config)
+        and name not in legacy_defaults(METHODS[method].config)
     ]
 
     assert not unsaid  # json_schema_extra={..., "before": VALUE}, or old runs cannot be resumed

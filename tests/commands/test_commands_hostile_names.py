@@ -111,4 +111,4 @@ def test_names_that_cannot_be_used_are_told_on_one_terminal_safe_line(labelkit: 
     assert answer.code == 3
     assert "\x1b" not in answer.err
     assert "\x07" not in answer.err
-    assert "there is no such file" in answer.err
+    assert "does not exist" in answer.err

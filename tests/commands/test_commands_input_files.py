@@ -32,10 +32,10 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
         4,
         [
             ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
-            ("discover answer --index nosuch.h5", "nosuch.h5: there is no such file"),
+            ("discover answer --index nosuch.h5", "nosuch.h5: does not exist"),
             ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
-            ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: there is no such file"),
-            ("report --index nosuch.h5 --out page.html", "nosuch.h5: there is no such file"),
+            ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: does not exist"),
+            ("report --index nosuch.h5 --out page.html", "nosuch.h5: does not exist"),
             ("embed --dataset nosuch --out photos.h5", "nosuch: no data set of this name"),
             ("embed --dataset digit --out photos.h5", "Did you mean digits"),
             ("train simgcd --dataset nosuch --out run", "nosuch: no data set of this name"),

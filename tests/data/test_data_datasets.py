@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.folders import split_of_name
+from labelkit.data.folders import split_from_name
 from labelkit.data.named import arrays
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
@@ -215,7 +215,7 @@ def test_folders_and_csv_know_the_same_words_for_splits(
 def test_a_name_is_a_split_only_if_nothing_but_numbers_and_fillers_follow_the_word(
     name: str, split: str | None
 ) -> None:
-    assert split_of_name(name) == split
+    assert split_from_name(name) == split
 
 
 def test_a_folder_of_unlabeled_images_beside_splits_is_a_split_without_classes(tmp_path: Path) -> None:

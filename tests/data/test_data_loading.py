@@ -228,7 +228,7 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "problem"),
     [
-        ({"batch_size": 9, "world_size": 2}, ConfigError, "9 cannot be shared by 2"),
+        ({"batch_size": 9, "world_size": 2}, ConfigError, "9 cannot be divided among 2"),
         ({"batch_size": 25}, ConfigError, "25 is more than the 24 images"),
         ({"batch_size": 0}, ConfigError, "0 cannot"),
         ({"labels": np.zeros(3)}, ValueError, "labels have shape"),
@@ -298,7 +298,7 @@ def killed(plan: int) -> None:
 def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable[[int], object], said: str) -> None:
     loader = loader_of(read, Plans(iter([0])), 1)
 
-    with pytest.raises(ResourceError, match=f"--num-workers: .* cannot go on: .*{said}.*--num-workers 0"):
+    with pytest.raises(ResourceError, match=f"--num-workers: .* cannot continue: .*{said}.*--num-workers 0"):
         list(received(loader))
 
 
@@ -376,7 +376,7 @@ def test_bad_files_are_left_out_of_training(broken: Path) -> None:
 def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
     bank = ImageBank(load_dataset(str(broken), data_root=Path()))
     shutil.rmtree(broken)
-    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: could be read before training, now: the file is gone"):
+    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file is gone"):
         list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
 
 

@@ -256,12 +256,12 @@ def test_a_file_that_cannot_be_fetched_ends_the_command_with_its_name(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("memory://bucket/nothing", "memory://bucket/nothing: no such folder, or nothing is in it"),
-        ("memory://bucket/{a,b}.tar", "2 of 2 files are not there: memory://bucket/a.tar, memory://bucket/b.tar"),
-        ("memory://bucket/*.tar", "1 of 1 files are not there: memory://bucket/*.tar"),
+        ("memory://bucket/nothing", "memory://bucket/nothing: no such folder, or it is empty"),
+        ("memory://bucket/{a,b}.tar", "2 of 2 files are missing: memory://bucket/a.tar, memory://bucket/b.tar"),
+        ("memory://bucket/*.tar", "1 of 1 files are missing: memory://bucket/*.tar"),
         ("memory://bucket/list.csv", "is a CSV at an address"),
         ("memory://bucket/a.tar.gz", "is a compressed archive"),
-        ("nosuch://bucket/photos", "nosuch://: is no kind of address that fsspec knows"),
+        ("nosuch://bucket/photos", "nosuch://: is not an address that fsspec supports"),
     ],
 )
 def test_what_is_not_there_is_named(text: str, said: str) -> None:

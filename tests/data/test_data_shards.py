@@ -69,11 +69,11 @@ def test_patterns_stand_for_files_as_in_a_shell(tmp_path: Path, pattern: str, na
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
-        ("a-{0..9}.tar", "9 of 10 files are not there: .*a-1.tar, .*a-2.tar, .*a-3.tar, ..."),
+        ("a-{0..9}.tar", "9 of 10 files are missing: .*a-1.tar, .*a-2.tar, .*a-3.tar, ..."),
         ("none-*.tar", "no such file"),
-        ("a-{0..99999999}.tar", "stands for more than 1,000,000 files"),
+        ("a-{0..99999999}.tar", "matches more than 1,000,000 files"),
         ("a-0.tar.gz", "is a compressed archive"),
-        ("b-0.parquet", "1 of 1 files are not there"),
+        ("b-0.parquet", "1 of 1 files are missing"),
     ],
 )
 def test_files_that_are_missing_are_named(tmp_path: Path, pattern: str, problem: str) -> None:
@@ -274,7 +274,7 @@ def test_groups_of_rows_are_read_once_while_they_fit(
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"text": ["a"]}, "no column of images, found text"),
+        ({"text": ["a"]}, "no column of images, only text"),
         ({"one": [b"a"], "two": [b"b"]}, "2 columns may hold the images: one, two"),
     ],
 )

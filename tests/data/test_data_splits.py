@@ -109,8 +109,8 @@ def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, line
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* too many: 9"),
-        ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* too many: 0"),
+        ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* extra class: 9"),
+        ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* extra class: 0"),
         ({"old_classes": []}, "no class would be old"),
         ({"num_old_classes": 5}, "5 old classes of 4"),
         ({"num_old_classes": 0}, "0 old classes of 4"),
@@ -155,7 +155,7 @@ def test_a_total_of_few_labels_is_spread_over_the_classes() -> None:
 
 def test_more_labels_than_images_names_the_class() -> None:
     labels = np.array([0, 0, 0, 1])
-    with pytest.raises(DatasetError, match="2 labeled images per class are asked for, but class 1 has 1"):
+    with pytest.raises(DatasetError, match="2 labeled images per class are requested, but class 1 has 1"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=4)
     with pytest.raises(DatasetError, match="1 labels for 2 classes"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=1)

@@ -41,7 +41,7 @@ def test_a_name_goes_before_a_number() -> None:
         (("Greec_1",), "no class 'Greec_1' among 5"),
         (("5",), "no class '5'"),
         (("half", "Latin_1"), "no class 'half'"),
-        (("*",), "5 of 5 classes would be set apart"),
+        (("*",), "5 of 5 classes would be held out"),
     ],
 )
 def test_words_for_no_class_or_all_are_refused(words: tuple[str, ...], problem: str) -> None:

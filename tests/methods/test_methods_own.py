@@ -102,7 +102,7 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
     again = labelkit(*words, cwd=tmp_path, methods="mine.py")
     assert again.returncode == 2
-    assert "kept holds runs of other code of smooth" in again.stderr
+    assert "kept contains runs of a different version of smooth's code" in again.stderr
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     with pytest.raises(StoreError, match="exit code 1"):
         running._run(command, command, tmp_path, 0)
     monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
+    with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
         running._run(command, command, tmp_path, 0)
     monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
     assert running._run(command, command, tmp_path, 0) == {"epochs": 1}
@@ -221,7 +221,7 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     assert len(asked) == 2
 
     monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
+    with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
         running._run(command, command, tmp_path, 0)
 
 

@@ -14,7 +14,7 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
 from labelkit.models.weights.published import (
     PACKAGES,
-    best_at_hand,
+    best_available,
     embedding_size,
     recorded_weights,
 )
@@ -78,9 +78,9 @@ def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: py
     monkeypatch.setattr(published, "BEST_FIRST", ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"))
     cache(no_packages, "mobilenetv3_small_050.lamb_in1k")
 
-    assert best_at_hand() == "mobilenetv3_small_050.lamb_in1k"
+    assert best_available() == "mobilenetv3_small_050.lamb_in1k"
     cache(no_packages, "resnet10t.c3_in1k")
-    assert best_at_hand() == "resnet10t.c3_in1k"
+    assert best_available() == "resnet10t.c3_in1k"
 
 
 def test_every_candidate_is_a_network_with_published_weights() -> None:

@@ -33,9 +33,9 @@ def test_images_are_whitened_and_get_noise_in_training_alone() -> None:
     images = (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     whitening = Whitening((2, 3, 3), mean, std, noise=0.5)
     torch.testing.assert_close(
-        whitening.contrasted(images), normalize_contrast(pixels.flatten(1)), rtol=1e-4, atol=1e-3
+        whitening.contrast_rows(images), normalize_contrast(pixels.flatten(1)), rtol=1e-4, atol=1e-3
     )
-    whitening.fit_to(*zca(whitening.contrasted(images)))
+    whitening.set_statistics(*zca(whitening.contrast_rows(images)))
     plain = whitening.eval()(images)
     raw = pixels.flatten(1).double().numpy()
     raw = raw - raw.mean(1, keepdims=True)

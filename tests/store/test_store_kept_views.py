@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.errors import StoreError
-from labelkit.store.kept_views import KeptPlan, KeptViews
+from labelkit.store.kept_views import CachedViewPlan, CachedViews
 
 ROWS = np.array([0, 1, 2, 5, 6, 9, *range(20, 200)], dtype=np.int64)
 
 
-def plan(**changes: object) -> KeptPlan:
+def plan(**changes: object) -> CachedViewPlan:
     options: dict[str, object] = {
         "recipe": {"seed": 0, "views": [{"area": (0.2, 1.0)}]},
         "rows": ROWS,
@@ -20,16 +20,16 @@ def plan(**changes: object) -> KeptPlan:
         "shapes": ((2, 3), (3,)),
         "dtypes": ("float16", "float16"),
     }
-    return KeptPlan(**{**options, **changes})  # type: ignore[arg-type] # as annotated
+    return CachedViewPlan(**{**options, **changes})  # type: ignore[arg-type] # as annotated
 
 
-def values(made: KeptPlan, number: int) -> list[np.ndarray]:
+def values(made: CachedViewPlan, number: int) -> list[np.ndarray]:
     rows = made.part(number).astype(np.float32)
     first = rows[:, None, None, None] + np.arange(4, dtype=np.float32)[None, :, None, None] / 8 + np.zeros((1, 1, 2, 3))
     return [first, rows[:, None, None] + np.zeros((1, 1, 3)) + 0.5]
 
 
-def fill(kept: KeptViews) -> None:
+def fill(kept: CachedViews) -> None:
     for number in kept.missing():
         kept.commit(number, values(kept.plan, number))
 
@@ -39,7 +39,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     # 5 views of an image: at most 512 passes of the network are lost by a kill
     assert (made.part_rows, made.num_parts) == (102, 2)
     assert made.image_bytes == (4 * 6 + 3) * 2
-    kept = KeptViews(tmp_path, made)
+    kept = CachedViews(tmp_path, made)
     kept.begin()
     assert kept.missing() == [0, 1]
     fill(kept)
@@ -53,38 +53,38 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 
 
 def test_equal_plans_share_a_folder_and_others_do_not(tmp_path: Path) -> None:
-    folder = KeptViews(tmp_path, plan()).folder
-    assert KeptViews(tmp_path, plan()).folder == folder
+    folder = CachedViews(tmp_path, plan()).folder
+    assert CachedViews(tmp_path, plan()).folder == folder
     for changes in (
         {"counts": (5, 1)},
         {"dtypes": ("float32", "float16")},
         {"rows": ROWS[:-1]},
         {"recipe": {"seed": 1}},
     ):
-        assert KeptViews(tmp_path, plan(**changes)).folder != folder
+        assert CachedViews(tmp_path, plan(**changes)).folder != folder
 
 
 def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
-    kept = KeptViews(tmp_path, plan())
+    kept = CachedViews(tmp_path, plan())
     kept.begin()
     fill(kept)
     path = kept.folder / "parts" / "000001.h5"
     whole = path.read_bytes()
     path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
 
-    again = KeptViews(tmp_path, plan())
+    again = CachedViews(tmp_path, plan())
     again.begin()
     assert again.missing() == [1]
     assert "digest differs" in again.warnings[0]
     with pytest.raises(StoreError, match="000001"):
-        KeptViews(tmp_path, plan()).open_all()
+        CachedViews(tmp_path, plan()).open_all()
     fill(again)
     assert path.read_bytes() == whole
     assert again.missing() == []
 
 
 def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
-    kept = KeptViews(tmp_path, plan())
+    kept = CachedViews(tmp_path, plan())
     kept.begin()
     large = values(kept.plan, 0)
     large[0][3, 1] = 1e6

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.commands.store_files.verify import (
-    images_were_files,
+    has_image_files,
     verify_file,
     verify_images,
     verify_patches,
@@ -220,4 +220,4 @@ def test_missing_and_changed_images_are_told_apart(images):
 )
 def test_images_whose_sizes_are_those_of_their_pixels_were_never_files(file_sizes, expected):
     sizes = np.array([[8, 8], [5, 7]], dtype=np.uint32)
-    assert images_were_files(np.array(file_sizes, dtype=np.uint64), sizes) is expected
+    assert has_image_files(np.array(file_sizes, dtype=np.uint64), sizes) is expected

@@ -26,7 +26,7 @@ from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
 
-def parts_of(out: Path) -> list[str]:
+def iterate_blocks(out: Path) -> list[str]:
     return sorted(path.name for path in (out.with_name(out.name + ".run") / "parts").iterdir())
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_set_aside_reported_and_made_again(tmp_path, damage):
     path.write_bytes(damage(expected))
     again = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     assert again.pending_parts() == [1]
-    assert parts_of(tmp_path / "s.h5") == ["000000.h5", "000001.h5.bad"]
+    assert iterate_blocks(tmp_path / "s.h5") == ["000000.h5", "000001.h5.bad"]
     assert len(again.warnings) == 1
     assert str(path) in again.warnings[0]
     write_part(again, 1)
@@ -173,7 +173,7 @@ def test_a_part_that_does_not_fit_the_plan_is_not_written(tmp_path, change, erro
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     with pytest.raises(error, match=message):
         run.write_part(0, **{**rows_of(run.plan, [0, 1, 2, 3]), **change})
-    assert parts_of(tmp_path / "s.h5") == []
+    assert iterate_blocks(tmp_path / "s.h5") == []
 
 
 def test_an_embedding_too_large_for_float16_is_named(tmp_path):

@@ -17,7 +17,7 @@ from accelerate.state import AcceleratorState
 from labelkit.errors import ResourceError
 from labelkit.training import devices
 from labelkit.training.compute_device import has_native_bf16
-from labelkit.training.devices import Runtime, generator_states, named_nondeterminism, restore_generators, seed_step
+from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
 from labelkit.training.saving import exactness
 from safetensors.torch import load, save
 
@@ -176,7 +176,7 @@ def test_single_precision_on_a_gpu_is_not_tf32(on_cuda: Callable[..., Runtime]) 
 
 def test_processes_do_not_share_one_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ResourceError, match="--device cuda:1: is one GPU, and 2 processes take one each"):
+    with pytest.raises(ResourceError, match="--device cuda:1: names one GPU, but 2 processes need one each"):
         on_cuda("cuda:1")
 
 
@@ -206,10 +206,10 @@ def test_a_resume_on_a_gpu_compares_what_decides_about_its_bits(
 
 def test_an_operation_that_differs_each_time_is_named(on_cuda: Callable[..., Runtime]) -> None:
     on_cuda(deterministic=True)
-    with pytest.raises(ResourceError, match="--deterministic: torch has no form of put_ for a GPU"):
-        with named_nondeterminism():
+    with pytest.raises(ResourceError, match="--deterministic: torch has no deterministic GPU version of put_"):
+        with explain_nondeterminism():
             torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
-    with pytest.raises(RuntimeError, match="shape"), named_nondeterminism():
+    with pytest.raises(RuntimeError, match="shape"), explain_nondeterminism():
         torch.zeros(3) @ torch.zeros(4, 4)
 
 

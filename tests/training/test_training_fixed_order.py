@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.training.devices import FixedOrder, named_nondeterminism, resized, running_sums
+from labelkit.training.devices import FixedOrder, explain_nondeterminism, resized, running_sums
 from torch import Tensor
 
 
@@ -91,11 +91,11 @@ def test_only_what_has_no_fixed_order_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 def test_it_is_on_where_the_same_bits_are_asked_for() -> None:
     trained = torch.rand(1, 2, 4, 4, requires_grad=True)
-    with named_nondeterminism():
+    with explain_nondeterminism():
         usual = _resize(trained, 3, 3).grad_fn
     torch.use_deterministic_algorithms(True)
     try:
-        with named_nondeterminism():
+        with explain_nondeterminism():
             fixed = _resize(trained, 3, 3).grad_fn
     finally:
         torch.use_deterministic_algorithms(False)

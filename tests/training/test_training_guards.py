@@ -15,10 +15,10 @@ from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.guards import (
     Guard,
     Look,
-    dead_share,
     effective_rank,
     feature_spread,
     mean_cosine,
+    zero_lr_share,
 )
 from torch import nn
 
@@ -76,7 +76,7 @@ def test_the_mean_cosine_is_of_different_vectors(vectors: list[list[float]], cos
     [([0.1, 0.1, 0.0, 0.0], 0.5), ([0.1, 0.0, 0.05, 0.0], 0.25), ([1e-12, 0.0], 1.0), ([0.1], 0.0), ([], 0.0)],
 )
 def test_the_dead_share_is_what_comes_after_the_last_learning_rate(lrs: list[float], share: float) -> None:
-    assert dead_share(lrs, peak=0.1) == share
+    assert zero_lr_share(lrs, peak=0.1) == share
 
 
 # --- when it is believed
@@ -147,9 +147,9 @@ def test_one_look_at_few_directions_is_warned_of_and_a_second_in_a_row_ends_the_
 
 def test_a_method_that_may_collapse_is_looked_at_after_every_epoch() -> None:
     guard, _ = _guard()
-    assert not guard.look_is_due(1, 80)
+    assert not guard.measurement_is_due(1, 80)
     guard.first_rank = 40.0
-    assert guard.look_is_due(1, 80)
+    assert guard.measurement_is_due(1, 80)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, name: str, flags:
     folder.mkdir()
     (folder / name).write_text("mine: true\n")
     (folder / "data").mkdir()
-    with pytest.raises(ConfigError, match="not a run folder, so it is left alone"):
+    with pytest.raises(ConfigError, match="not a run folder, so it is not overwritten"):
         RunDir(folder).open(**flags)
     assert sorted(path.name for path in folder.iterdir()) == sorted([name, "data"])
     assert (folder / name).read_text() == "mine: true\n"
@@ -196,7 +196,7 @@ def test_metrics_are_cut_to_the_length_of_a_checkpoint_and_go_on_from_there(run:
     run.log({"step": 2})
     with (run.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3, "lo')  # torn by a kill
-    run.cut_metrics(length)
+    run.truncate_metrics(length)
     run.log({"step": 2, "again": 1})
     run.close()
     assert (run.path / "metrics.jsonl").read_text() == '{"step":1}\n{"step":2,"again":1}\n'

@@ -31,7 +31,7 @@ from labelkit.commands.cluster.options import SinkhornConfig
 from labelkit.commands.common.embeddings import check_directions
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -48,7 +48,7 @@ _LARGEST_PRIOR_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class _Balanced:
-    """What the rounds come to; ``rounds`` of assignment, ``passes`` over the scores in all."""
+    """What the rounds come to; ``rounds`` of assignment, ``passes`` over the scores in total."""
 
     result: SinkhornResult
     prior: Tensor
@@ -73,7 +73,7 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
         raise ConfigError(
             "--exact-balance",
-            f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
+            f"{len(rows)} images in {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
             "Leave it out, or choose a smaller --split.",
         )
     name, params = config.result or "sinkhorn", _params(config)
@@ -92,8 +92,8 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     seconds = time.monotonic() - started
     if not found.result.converged:
         current_progress().warning(
-            f"sizes are met to {found.result.marginal_error:.1e} only, not to --tolerance {config.tolerance:g}: "
-            "raise --temperature"
+            f"sizes are matched only to within {found.result.marginal_error:.1e}, not --tolerance "
+            f"{config.tolerance:g}: raise --temperature"
         )
     return _write(config, store, rows, found, seconds, earlier)
 
@@ -112,7 +112,7 @@ def _write(
 ) -> SimpleResult:
     name = config.result or "sinkhorn"
     overlap = config.keep_overlap
-    lasting = lasting_ids(earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=overlap)
+    lasting = assign_stable_ids(earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=overlap)
     cluster_ids = np.full(store.n, -1, dtype=np.int64)
     cluster_ids[rows] = lasting.ids[found.cluster_ids]
     confidence = np.zeros(store.n, dtype=np.float32)
@@ -242,13 +242,11 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
                 "--prior", str(error).removeprefix("prior: "), "Say uniform, zipf:1, or name a file."
             ) from error
     if not is_file(path):
-        raise ConfigError(
-            "--prior", f"{spec!r} is neither a word it knows nor a file", "Say uniform, zipf:1, or a file."
-        )
+        raise ConfigError("--prior", f"{spec!r} is neither a known prior nor a file", "Use uniform, zipf:1, or a file.")
     remedy = f"Write {num_clusters} positive numbers: shares that sum to 1, or sizes that sum to {num_rows}."
     try:
         if path.stat().st_size > _LARGEST_PRIOR_BYTES:
-            raise InputError(spec, "is too large for a list of shares", remedy)
+            raise InputError(spec, "is too large for a list of cluster sizes", remedy)
         text = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error

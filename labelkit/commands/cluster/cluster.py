@@ -20,10 +20,10 @@ from labelkit.commands.cluster.options import (
 )
 from labelkit.commands.cluster.patches import cluster_patches
 from labelkit.commands.common.embeddings import check_directions, split_rows
-from labelkit.commands.common.labels import GivenLabels, contradiction, labeled_array, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, label_agreement_warning, labeled_array, labels_to_use
 from labelkit.commands.common.max_memory import bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
@@ -65,12 +65,14 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
-            raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
+            raise ConfigError("--previous", "clusters of patches cannot keep ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
         raise ConfigError(
-            "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
+            "--num-clusters",
+            f"{config.num_clusters} clusters for {len(rows)} images in {config.index}",
+            "Choose fewer.",
         )
     if isinstance(config, SinkhornConfig):
         from labelkit.commands.cluster.balanced import cluster_balanced  # torch loads for this algorithm alone
@@ -102,16 +104,16 @@ def _write(
     config: ClusterConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    given: GivenLabels | None,
+    given: UsableLabels | None,
     found: _Clusters,
     earlier: Groups | None,
     seconds: float,
 ) -> SimpleResult:
-    """Give groups the ids of an earlier run, write them beside the store, and say what they are."""
+    """Give groups the ids of an earlier run, write them next to the store, and say what they are."""
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
-    lasting = lasting_ids(
+    lasting = assign_stable_ids(
         earlier, store, rows, found.ids, len(found.centroids), keep_overlap=config.keep_overlap, classes=classes
     )
     cluster_ids = lasting.ids[found.ids]
@@ -156,12 +158,12 @@ def _write(
     used = sizes[~lasting.retired]
     if empty := int((used == 0).sum()):
         current_progress().warning(
-            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} different rows"
+            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} distinct embeddings"
         )
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
-            f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
-            "it before you call it a class, or choose fewer --num-clusters"
+            f"{single} of {config.num_clusters} groups have a single image, which is unlike all others or a sign of "
+            "too many groups: check it before you call it a class, or lower --num-clusters"
         )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
     row: list[Cell] = [name, len(found.centroids), len(rows), int(used.min()), int(used.max())]
@@ -173,7 +175,7 @@ def _run(
     config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    given: GivenLabels | None,
+    given: UsableLabels | None,
 ) -> _Clusters:
     """Group the rows as the config says."""
     features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
@@ -184,11 +186,11 @@ def _run(
         if config.num_clusters > most:
             raise ConfigError(
                 "--num-clusters",
-                f"{config.num_clusters} clusters: labels take {len(np.unique(labels))} of them, and the others have "
-                f"only {int((~labeled).sum())} unlabeled rows to start from",
+                f"{config.num_clusters} clusters: {len(np.unique(labels))} are for the labeled classes, and only "
+                f"{int((~labeled).sum())} unlabeled images are left to start the others",
                 f"Choose at most {most}.",
             )
-        if (wrong := contradiction(lambda places: features[places], given.labels, config.seed)) is not None:
+        if (wrong := label_agreement_warning(lambda places: features[places], given.labels, config.seed)) is not None:
             current_progress().warning(wrong)
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
@@ -221,7 +223,7 @@ def _run(
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
 
 
-def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _check_labels(given: UsableLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return (mask over the rows, labels of the masked ones) that may be used.
 
     Raises:
@@ -231,21 +233,21 @@ def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.boo
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no labels that may be used, and this needs some",
-            "Embed with some labels (`labelkit embed --label-split gcd`), give some with --labels, or use "
-            "`labelkit cluster k-means`.",
+            "has no usable labels, and this command needs some",
+            "Embed with some labels (`labelkit embed --label-split gcd`), pass some with --labels, or use `labelkit "
+            "cluster k-means`.",
         )
     labels = given.labels[given.labeled]
     classes = len(np.unique(labels))
     if classes > num_clusters:
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
+            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Choose more."
         )
     return given.labeled, labels
 
 
 def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
-    """Most clusters that semi-supervised k-means can make: one per class with labels, one per unlabeled row."""
+    """Return the maximum number of clusters of semi-supervised k-means: one per labeled class and unlabeled row."""
     return len(np.unique(labels)) + int((~labeled).sum())
 
 

@@ -13,7 +13,7 @@ from labelkit.algorithms.group_changes import GroupChanges, compare_groups
 from labelkit.commands.cluster.options import DiffConfig
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, read_groups, shared_rows
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import StoreError
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
@@ -77,7 +77,7 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
     if not both.any():
         raise StoreError(
             str(earlier.groups.result.path),
-            f"has a group for none of the images that {later.groups.result.path} has one for",
+            f"groups none of the images that {later.groups.result.path} groups",
             "Compare stores of mostly the same images.",
         )
     counts = np.zeros((len(earlier.used), len(later.used)), dtype=np.int64)
@@ -177,7 +177,7 @@ def _moves(lines: list[tuple[str, str, str, str, str]]) -> list[Table]:
 
 
 def _table(lines: list[tuple[str, str, str, str, str]]) -> bytes:
-    return csv_bytes(COLUMNS, (map(written_name, line) for line in lines))
+    return csv_bytes(COLUMNS, (map(escaped_path, line) for line in lines))
 
 
 def _events(earlier: _Side, later: _Side, counts: NDArray[np.int64], changes: GroupChanges) -> dict[str, object]:

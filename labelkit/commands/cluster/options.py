@@ -28,7 +28,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     num_inits: int = Field(10, ge=1, description="Number of random starts; the one with the lowest inertia is kept.")
     max_iterations: int = Field(300, ge=1, description="Maximum iterations per start.")
     tolerance: float = Field(
-        1e-6, ge=0, description="Stop a start when an iteration lowers the inertia by less than this fraction."
+        1e-6, ge=0, description="Stop when an iteration lowers the inertia by less than this fraction."
     )
     seed: int = Field(0, ge=0, description="Seed of the random starts.")
 
@@ -66,12 +66,12 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
 
     max_iterations: int = Field(100, ge=1, description="Maximum iterations per start (benchmark: 200).")
     tolerance: float = Field(
-        1e-4, ge=0, description="Stop a start when the squared movements of the centroids sum to less than this."
+        1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
     )
     exchange: bool = Field(
         True,
-        description="Finally reassign clusters to labeled classes by their nearest labeled images where that lowers "
-        "the inertia. Off: as published; a class with few labels may get another's images.",
+        description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
+        "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
     )
 
 
@@ -89,11 +89,11 @@ class SinkhornConfig(ClusterConfig):
     )
     prior: str = Field(
         "uniform",
-        description="Cluster sizes: uniform; zipf:a, proportional to 1/rank^a; or a text file with one number per "
-        "cluster, fractions that sum to 1 or sizes that sum to the number of images.",
+        description="Cluster sizes: uniform; zipf:a, proportional to 1/rank^a; or a text file with one number "
+        "per cluster (fractions that sum to 1, or sizes that sum to the number of images).",
     )
     exact_balance: bool = Field(
-        False, description="Match the sizes exactly, by a final linear assignment; for at most 8,000 images."
+        False, description="Match the sizes exactly with a final linear assignment (at most 8,000 images)."
     )
     num_inits: int = Field(
         1,
@@ -131,7 +131,7 @@ class DiffConfig(OverwriteOption):
     previous_result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result in --previous; default: the one named like --result.",
+        description="Result in --previous; default: the name of --result.",
         json_schema_extra=_STORE,
     )
     csv: Path | None = Field(

@@ -26,7 +26,7 @@ _MAX_PATCHES = 100_000
 
 
 def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
-    """Find centroids on patches drawn by chance, then give every patch its nearest one, block by block.
+    """Fit centroids on randomly drawn patches, then assign every patch to its nearest one, block by block.
 
     Returns:
         The result file, sizes and inertia.
@@ -109,7 +109,7 @@ def _run(
 def _sample(
     patches: PatchSet, chosen: NDArray[np.bool_], max_patches: int, seed: int, *, without_zeros: bool
 ) -> NDArray[np.float32]:
-    """Draw at most ``max_patches`` patches of the chosen images by chance; in order."""
+    """Draw at most ``max_patches`` patches of the chosen images at random; in order."""
     counts = np.diff(patches.offsets())
     numbers = np.flatnonzero(np.repeat(chosen, counts))
     if len(numbers) > max_patches:

@@ -35,7 +35,7 @@ def apply(
     ray_address: str | None = None,
     gpus: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield items with their results, as they are done.
+    """Yield items with their results as they finish.
 
     Args:
         function: of a module, or a ``partial`` of one; called in other processes.
@@ -78,7 +78,7 @@ def _in_processes(
             deaths += 1
             if deaths == _MOST_DEATHS:
                 remedy = "Use fewer --processes if memory is short, or none to see the reason."
-                raise ResourceError("--processes", f"processes died {deaths} times in a row", remedy) from error
+                raise ResourceError("--processes", f"worker processes died {deaths} times in a row", remedy) from error
         finally:
             if left:  # an error, or nobody wants the rest
                 for child in set(active_children()) - before:
@@ -111,7 +111,7 @@ def _on_ray(
         ray.init(address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
         remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
-        raise ConfigError("--ray-address", f"no cluster at {address} ({error})", remedy) from error
+        raise ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy) from error
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         if gpus and not nodes:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import EmbeddingNetwork, numerics_record
-from labelkit.commands.common.onnx_export import keep_for_next_time, missing_packages
-from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_record, onnx_version, quick_network
+from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
+from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network, has_onnx, onnx_record, onnx_version
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -40,7 +40,7 @@ _TRIAL: Final = "trial"
 
 @dataclass(frozen=True)
 class Computing:
-    """What was chosen.
+    """Chosen runtime and precision.
 
     Attributes:
         precision: compute type of the network.
@@ -58,7 +58,7 @@ class Computing:
 def choose_computing(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, *, with_logits: bool
 ) -> Computing:
-    """Choose what the options leave open, as an unfinished run or a finished store says, else anew.
+    """Choose what the options leave open, as an unfinished run or a finished store says, else by measuring.
 
     Args:
         config: the options.
@@ -99,11 +99,11 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     Raises:
         ConfigError: it cannot be exported.
     """
-    keep_for_next_time(network, model)
-    found = quick_network(model, threads=torch.get_num_threads())
+    cache_onnx(network, model)
+    found = cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
         reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
-        raise ConfigError("--runtime onnx", f"{model.name} is not there as ONNX: {reason}", "Use --runtime torch.")
+        raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 
 
@@ -139,7 +139,7 @@ def _chosen_runtime(
         return "torch"
     identity = model.identity({})
     if not config.dry_run:
-        keep_for_next_time(model.network, identity)
+        cache_onnx(model.network, identity)
     record = onnx_record(identity)
     if record is None:
         return "onnx" if config.dry_run else "torch"  # a run would have exported it by now
@@ -147,7 +147,7 @@ def _chosen_runtime(
 
 
 def _is_depthwise(network: nn.Module) -> bool:
-    """Whether it has convolutions of single channels, which torch is slow with on a CPU."""
+    """Return whether it has convolutions of single channels, which torch is slow with on a CPU."""
     convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
     return any(one.groups == one.in_channels > 1 and max(one.kernel_size) > 1 for one in convolutions)
 
@@ -188,7 +188,7 @@ def _both(
 
 
 def agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
-    """Say how alike two embeddings (n, d) of the same images are; fewer than two images agree in nothing.
+    """Return how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
 
     Returns:
         ``cosine``: the least over images; ``neighbors``: share with the same nearest one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_lengths
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
@@ -31,7 +31,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
-        raise ConfigError(option, f"{store.path} has no row in split {split!r}", "Choose another, or all.")
+        raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another, or all.")
     return rows
 
 
@@ -51,7 +51,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
 
 
 def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
-    """Refuse rows with NaN or infinity.
+    """Raise an error for rows with NaN or infinity.
 
     Args:
         store: where they are from.
@@ -65,7 +65,8 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
     if bad.any():
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(bad.sum())} rows hold NaN or infinite values (first: row {int(rows[np.flatnonzero(bad)[0]])})",
+            f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
+            f"{int(rows[np.flatnonzero(bad)[0]])})",
             "Embed again.",
         )
 
@@ -73,13 +74,13 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
 def zero_rows(features: Rows) -> NDArray[np.bool_]:
     """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
     zero = np.zeros(len(features), dtype=np.bool_)
-    for where, part in parts_of(features):
+    for where, part in iterate_blocks(features):
         zero[where] = ~part.any(axis=1)
     return zero
 
 
 def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
-    """Refuse rows that are all zero.
+    """Raise an error for rows that are all zero.
 
     Args:
         store: where they are from.
@@ -94,8 +95,8 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} rows are all zero and have no direction (first: {store.sample_ids[first]})",
-            "Use `labelkit cluster k-means`, which takes them as they are.",
+            f"{int(zero.sum())} embeddings are all zero and have no direction (first: {store.sample_ids[first]})",
+            "Use `labelkit cluster k-means`, which accepts them unchanged.",
         )
 
 

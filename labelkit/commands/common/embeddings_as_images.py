@@ -21,7 +21,7 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
 @dataclass(frozen=True, slots=True)
 class NoImages:
-    """Stands where a listing of images has its files: of rows there are none to read."""
+    """Placeholder for the image files of a data set of embeddings."""
 
     def read(self, index: int) -> EncodedImage:
         """Refuse."""
@@ -64,7 +64,7 @@ class RowData:
         features = check_features(store, every)
         check_directions(store, every, features)
         if store.n < 2:
-            raise DatasetError(str(path), "has a single row, so there is nothing to learn", "Embed more images.")
+            raise DatasetError(str(path), "has a single embedding, so there is nothing to learn", "Embed more images.")
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:
@@ -107,7 +107,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
     if views is None:
         if needed:
             remedy = "Embed the images with `labelkit embed --views 8`, or leave --row-views out."
-            raise ConfigError("--row-views on", f"{store.path} keeps no views of its images", remedy)
+            raise ConfigError("--row-views on", f"{store.path} has no stored views of its images", remedy)
         return None
     for where in blocks(store.n, views.shape[1] * views.shape[2]):
         zero = np.logical_not((views[where] != 0).any(axis=2))
@@ -156,4 +156,4 @@ def recorded_rows(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
         record = {key: value for key, value in saved["rows"]["model"].items() if key != "preprocess_digest"}
         return ModelIdentity(**record)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(where, f"says not what made its rows: {error}", "Restore it.") from error
+        raise CheckpointError(where, f"does not say which model made its embeddings: {error}", "Restore it.") from error

@@ -79,7 +79,7 @@ def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str
 
 
 class Gate:
-    """Limits, read before the work so that a missing baseline costs none.
+    """Limits of scores, read before the work so that a missing baseline is noticed early.
 
     Args:
         config: the options of the command.
@@ -114,7 +114,7 @@ class Gate:
         if not missed:
             return shown, None
         lines = "".join(f"\n  {_sentence(check)}" for check in missed)
-        return shown, GateError(self.where, f"{len(missed)} of {len(checks)} limits are not kept:{lines}")
+        return shown, GateError(self.where, f"{len(missed)} of {len(checks)} limits are not met:{lines}")
 
     def _limits(self, scores: Mapping[str, float | None]) -> Iterator[Check]:
         for rule, texts, sign in (("fail-under", self.config.fail_under, 1), ("fail-over", self.config.fail_over, -1)):
@@ -135,9 +135,9 @@ class Gate:
         if not set(self.baseline) & set(scores):
             raise InputError(
                 str(self.config.baseline),
-                f"has no score in common with {self.where} now (there: {', '.join(self.baseline)}; now: "
+                f"has no score in common with {self.where} (there: {', '.join(self.baseline)}; now: "
                 f"{', '.join(scores)})",
-                "Give the --json output of the same command.",
+                "Pass the --json output of the same command.",
             )
         for name, before in self.baseline.items():
             sign = score_direction(name.rpartition("/")[2])
@@ -150,7 +150,7 @@ def _read_baseline(path: Path) -> dict[str, float]:
     remedy = "Make one with `--json > FILE`."
     try:
         if not path.is_file():
-            raise InputError(str(path), "there is no such file", remedy)
+            raise InputError(str(path), "does not exist", remedy)
         if path.stat().st_size > _MAX_BASELINE_BYTES:
             raise InputError(str(path), "is too large for the output of an evaluate command", remedy)
         values = read_json(path)
@@ -162,7 +162,7 @@ def _read_baseline(path: Path) -> dict[str, float]:
         if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
             scores = {name: value for name, value in named_scores(values).items() if value is not None}
     if not scores:
-        raise InputError(str(path), "holds no score of an evaluate command", remedy)
+        raise InputError(str(path), "contains no score of an evaluate command", remedy)
     return scores
 
 

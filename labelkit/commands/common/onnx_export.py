@@ -45,8 +45,8 @@ def missing_packages() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
-def keep_for_next_time(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Keep the network of a store in the cache as ONNX, unless it is there; where it cannot be, nothing happens.
+def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
+    """Cache the network of a store as ONNX unless it is cached; does nothing if that is impossible.
 
     Args:
         network: on the CPU.
@@ -58,17 +58,17 @@ def keep_for_next_time(network: InferenceNetwork, model: ModelIdentity) -> None:
     if record is not None and ("failed" in record or (folder / f"{name}.onnx").is_file()):
         return
     progress = current_progress()
-    progress.message(f"keeping {model.name} as ONNX, once: the next call starts without torch")
+    progress.message(f"caching {model.name} as ONNX, once: later calls start without torch")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         content = onnx_bytes(network)
         commit_bytes(folder / f"{name}.onnx", content)
         commit_json(folder / f"{name}.json", {"name": model.name, "sha256": sha256_file(folder / f"{name}.onnx")})
     except NotExported as error:
-        progress.message(f"{model.name} cannot be kept as ONNX: {error}")
+        progress.message(f"{model.name} cannot be cached as ONNX: {error}")
         commit_json(folder / f"{name}.json", {"name": model.name, "failed": str(error)})
     except (OSError, LabelkitError) as error:
-        progress.message(f"{model.name} could not be kept in {folder}: {error}")
+        progress.message(f"{model.name} could not be cached in {folder}: {error}")
 
 
 class NotExported(Exception):  # noqa: N818 - a finding about one network

@@ -35,7 +35,7 @@ _FEW: Final = 256
 
 
 class OnnxNetwork:
-    """A network out of a file.
+    """A network loaded from an ONNX file.
 
     Args:
         content: of the file, or its path.
@@ -60,7 +60,7 @@ class OnnxNetwork:
 
 
 def has_onnx() -> bool:
-    """Whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
+    """Return whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
 
@@ -72,18 +72,18 @@ def onnx_version() -> str:
 
 
 def onnx_folder() -> Path:
-    """Where networks are kept."""
+    """Return the folder of cached networks."""
     return cache_folder() / "onnx"
 
 
 def onnx_name(model: ModelIdentity) -> str:
-    """Return what the file of a network is called, without suffix: by its weights and its preparation of images."""
+    """Return the file name of a network without suffix, from its weights and its preprocessing."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
 def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
-    """Return what is noted of a network: ``sha256`` of its file, or ``failed``; ``None``: it was never exported."""
+    """Return the record of a network: ``sha256`` of its file, or ``failed``; ``None`` if it was never exported."""
     try:
         return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
     except ValueError as error:
@@ -91,7 +91,7 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
         return None
 
 
-def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
+def cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
     """Return the network of a store out of the cache; ``None``: it is not there, or no run time is.
 
     Args:
@@ -105,8 +105,8 @@ def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwo
     return OnnxNetwork(path, threads)
 
 
-def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
-    """Whether images may be embedded without torch, as far as the options say.
+def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
+    """Return whether the options allow embedding without torch.
 
     Args:
         count: of images.
@@ -117,9 +117,9 @@ def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
 
 
 @contextmanager
-def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
-    """Import what will embed so many images, beside the work inside the ``with`` block."""
-    ready = may_be_quick(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
+def preload_embedding(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
+    """Import the modules for embedding this many images while the ``with`` block runs."""
+    ready = can_skip_torch(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
     module = "onnxruntime" if ready else "labelkit.commands.common.networks"
     loading = threading.Thread(target=import_module, args=(module,))
     if count:
@@ -131,7 +131,7 @@ def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[
             loading.join()
 
 
-def quick_embeddings(
+def onnx_embeddings(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
     """Return (embeddings (q, d), their rows, unreadable rows with reasons); ``None``: this takes torch."""
@@ -139,7 +139,7 @@ def quick_embeddings(
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
     of_pixels = model.source == "pixels" and model.name == "pixels"
-    network = None if of_pixels else quick_network(model)
+    network = None if of_pixels else cached_onnx_network(model)
     if network is None and not of_pixels:
         return None
     kept: list[int] = []

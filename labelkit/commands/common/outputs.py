@@ -47,7 +47,7 @@ OUTPUT_KINDS = frozenset({*_SAID, "folder"})
 
 
 def check_outputs(config: StageConfig) -> None:
-    """Find out before any work that a file or folder that a command is to write cannot be.
+    """Check before any work that all output files and folders can be written.
 
     Raises:
         OutputExistsError: it is there, and is not to be replaced.
@@ -60,7 +60,7 @@ def check_outputs(config: StageConfig) -> None:
 
 
 def check_output(config: StageConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
-    """Find out before the work that a file cannot be written.
+    """Check before the work that a file can be written.
 
     Args:
         config: of the command; what it names otherwise is an input.
@@ -74,12 +74,12 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     """
     is_hdf5 = makes in _OF_HDF5
     if path.is_dir():
-        raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
+        raise ConfigError(option, f"{path} is a folder", "Pass the name of a file.")
     if not is_hdf5 and path.suffix == ".h5":
         raise ConfigError(option, f"{path} is named like a store", "Choose another name.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
-        raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
+        raise ConfigError(option, f"the folder of {path} does not exist", "Create it first.")
     for name, other in _named(config, outputs=True):
         if name != option and other.resolve() == place:
             raise ConfigError(option, f"{path} is also {name}", "Choose another name.")
@@ -88,7 +88,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
             problem = f"{path} lies in {folder}, which holds {_KEPT[folder.suffix]} of a store"
             raise ConfigError(option, problem, "Choose another place.")
     if path.is_symlink() and not path.exists():
-        raise ConfigError(option, f"{path} is a link to {place}, which is not there", "Remove the link.")
+        raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
     if not path.exists():
         return
     _check_replaced(config, path, makes, option)
@@ -97,7 +97,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
-    """Refuse to replace what is no earlier output of the same kind.
+    """Reject to replace what is no earlier output of the same kind.
 
     Raises:
         ConfigError: it is an input, or something else.
@@ -107,7 +107,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
         raise ConfigError(option, f"{path} is not a regular file", "Choose another name.")
     for name, source in _named(config, outputs=False):
         if source.exists() and os.path.samestat(source.stat(), status):
-            raise ConfigError(option, f"{path} is also {name}, which is read", "Choose another name.")
+            raise ConfigError(option, f"{path} is also {name}, an input", "Choose another name.")
     from labelkit.training.run_dir import is_file_of_run
 
     if is_file_of_run(path.resolve()):
@@ -143,7 +143,7 @@ def _fits(path: Path, makes: str) -> bool:
 
 
 def _is_format(path: Path, wanted: str) -> bool:
-    """Say whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
+    """Return whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
     from labelkit.store.reader import open_file  # numpy loads here
 
     try:
@@ -171,8 +171,8 @@ def _paths(value: object) -> Iterator[Path]:
             yield Path(item)
 
 
-def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
-    """Find out before the work that a result, if it is to be kept, cannot get its name.
+def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
+    """Check before the work that a result to be stored can get its name.
 
     Args:
         config: of the command; ``result`` is the name, ``None``: nothing is kept.
@@ -190,14 +190,14 @@ def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **p
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
 
 
-def keep_scores(
+def store_scores(
     config: ScoresConfig,
     store: EmbeddingStore,
     values: Mapping[str, object],
     params: Mapping[str, object],
     gallery_digest: str = "",
 ) -> tuple[Path, ...]:
-    """Write scores beside a store as a result of kind ``evaluation``, if they are to be kept.
+    """Write scores next to a store as a result of kind ``evaluation``, if requested.
 
     Args:
         config: of the command.

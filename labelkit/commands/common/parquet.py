@@ -14,7 +14,7 @@ Values = Sequence[str | None] | NDArray[Any]
 
 
 def check_parquet() -> None:
-    """Find out before the work is done that Parquet cannot be written.
+    """Check before the work that Parquet can be written.
 
     Raises:
         ConfigError: pyarrow is not installed.

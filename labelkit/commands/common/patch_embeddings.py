@@ -38,7 +38,7 @@ def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, in
 def plan_patches(
     config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
 ) -> PatchPlan:
-    """What patches to make beside the rows of a plan.
+    """Plan the patches to store next to the rows of a plan.
 
     Raises:
         ConfigError: more patches wanted than an image has.
@@ -67,8 +67,8 @@ def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.
     return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
-def drawn_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (m, c) numbers of the cells that are kept of images, ascending; they depend on seed and row alone."""
+def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (m, c) sorted indices of the cells kept per image, which depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
@@ -105,12 +105,12 @@ class PatchCollector:
         """
         plan = self._run.plan
         rows = np.asarray(batch.rows, dtype=np.int64)[keep]
-        chosen = drawn_cells(plan, rows)
+        chosen = draw_cells(plan, rows)
         flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(
                 f"{where} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
-                "the network gives NaN or infinite patch features",
+                "the network produces NaN or infinite patch features",
                 "Use --precision float32, or another checkpoint.",
             )
         if plan.is_sampled:
@@ -135,7 +135,7 @@ class PatchCollector:
 
 
 def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
-    """What is said of the patches of a store."""
+    """Return a summary of the patches of a store."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     return {
         "path": folder,

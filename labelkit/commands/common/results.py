@@ -28,7 +28,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def __post_init__(self) -> None:
-        """Refuse rows that do not fit the headings."""
+        """Reject rows that do not fit the headings."""
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class SimpleResult:
-    """What every stage returns, in three forms; the command line shows one of them.
+    """Result of a command in three forms, one of which the command line shows.
 
     Attributes:
         values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".

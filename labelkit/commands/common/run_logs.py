@@ -66,7 +66,7 @@ def read_log(folder: Path, name: str) -> Logged:
             break
         records.append(_record(line, path, number))
     if not records:
-        raise CheckpointError(str(folder), "has logged nothing yet", "Wait for its first epoch, or train it.")
+        raise CheckpointError(str(folder), "has no log yet", "Wait for the end of its first epoch, or train it.")
     ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
     series: dict[str, list[Series]] = {}
     for kind in ("epoch", "step"):
@@ -85,7 +85,7 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
             raise ValueError("has a text in place of a number")
     except ValueError as error:
-        raise CheckpointError(f"{path}:{number}", "is not a line that training writes", "Restore the file.") from error
+        raise CheckpointError(f"{path}:{number}", "is not a line written by training", "Restore the file.") from error
     return record
 
 

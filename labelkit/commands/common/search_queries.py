@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, zero_rows
 from labelkit.commands.common.images.read import one_image
-from labelkit.commands.common.onnx_session import may_be_quick, quick_embeddings
+from labelkit.commands.common.onnx_session import can_skip_torch, onnx_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.registry import load_dataset
@@ -55,7 +55,7 @@ class Queries:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a query is a store, by its name or its first bytes."""
+    """Return whether a query is a store, by its name or its first bytes."""
     if path.suffix == ".h5":
         return True
     try:
@@ -80,7 +80,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
     if is_folder(query):
         return load_dataset(str(query), data_root=query, **listing)
     if not is_there(query):
-        raise DatasetError(str(query), "does not exist", "Give an image file, a folder of images, or a store.")
+        raise DatasetError(str(query), "does not exist", "Pass an image file, a folder of images, or a store.")
     return one_image(query, listing.get("max_pixels", MAX_PIXELS))
 
 
@@ -123,7 +123,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; left out")
+        current_progress().warning(f"{name}: {reason}; skipped")
     rows, features = rows[usable], features[usable]
     own = store.content_digest == index.content_digest
     return Queries(
@@ -139,7 +139,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
 
 
 def row_label(store: EmbeddingStore, row: int) -> str | None:
-    """Name of the class of a row; ``None`` without one."""
+    """Return the class name of a row; ``None`` without a label."""
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
@@ -163,16 +163,16 @@ def embedded_images(
         DatasetError: no image can be looked up.
         ResourceError: no such device.
     """
-    quick = may_be_quick(len(images), checkpoint, device)
-    found = quick_embeddings(images, store.model) if quick else None
+    quick = can_skip_torch(len(images), checkpoint, device)
+    found = onnx_embeddings(images, store.model) if quick else None
     if found is None:
         from labelkit.commands.common.networks import embed_queries, recorded_network
-        from labelkit.commands.common.onnx_export import keep_for_next_time  # torch loads here
+        from labelkit.commands.common.onnx_export import cache_onnx  # torch loads here
 
         model = recorded_network(store.model, checkpoint)
         found = embed_queries(images, model, device)
         if quick:
-            keep_for_next_time(model.network.to("cpu"), store.model)
+            cache_onnx(model.network.to("cpu"), store.model)
     embedded, rows, bad = found
     if store.metric == "cosine":
         zero = zero_rows(embedded)
@@ -181,9 +181,9 @@ def embedded_images(
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DatasetError(where, f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
+        raise DatasetError(where, f"has no image to search for ({reasons})", "Pass a JPEG or PNG file.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; left out")
+        current_progress().warning(f"{name}: {reason}; skipped")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]
     labels = [int(images.labels[row]) for row in rows]
     return Queries(

@@ -63,8 +63,8 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class LastingIds:
-    """The ids that the groups of a run get.
+class StableIds:
+    """Stable ids assigned to the groups of a run.
 
     Attributes:
         ids: (k,) int64 id of each group.
@@ -117,7 +117,7 @@ class LastingIds:
         return new
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """What the result says besides; nothing without an earlier run."""
+        """Return extra arrays for the result; none without an earlier run."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
     def params(self) -> dict[str, object]:
@@ -128,7 +128,7 @@ class LastingIds:
         return {"previous": {**source, "shared_images": self.shared}}
 
     def to_json(self) -> dict[str, object]:
-        """What is told to the user; nothing without an earlier run."""
+        """Return the values shown to the user; nothing without an earlier run."""
         if self.earlier is None:
             return {}
         new = sorted(set(self.ids.tolist()) - set(self.kept))
@@ -147,7 +147,7 @@ def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:
     return read_groups(open_store(config.previous), config.previous_result or default_result)
 
 
-def lasting_ids(
+def assign_stable_ids(
     earlier: Groups | None,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
@@ -156,8 +156,8 @@ def lasting_ids(
     *,
     keep_overlap: float,
     classes: Sequence[str | None] | None = None,
-) -> LastingIds:
-    """Give groups the ids that they had in an earlier run; new ones get ids that were never used.
+) -> StableIds:
+    """Assign groups their ids of an earlier run, and unused ids to new ones.
 
     Groups of the same class with labels match; the others as :func:`match_groups` says, over the images that have a
     group in both.
@@ -175,7 +175,7 @@ def lasting_ids(
         StoreError: no image is in both.
     """
     if earlier is None:
-        return LastingIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
+        return StableIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
     ids = np.full(store.n, -1, dtype=np.int64)
     ids[rows] = group_ids
     before, after = shared_rows(earlier.store, store)
@@ -184,7 +184,8 @@ def lasting_ids(
     if not len(before):
         raise StoreError(
             str(earlier.result.path),
-            f"groups none of the images of {store.path} (compared by the SHA-256 of their files; without files, by id)",
+            f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
+            "files)",
             "Name a store of mostly the same images, or leave out --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
@@ -202,10 +203,10 @@ def lasting_ids(
     lasting[fresh] = earlier.num_ids + np.arange(int(fresh.sum()))
     kept = sorted(matched[~fresh].tolist())
     current_progress().message(
-        f"{len(kept)} of {num_groups} groups keep the id of {earlier.result.name} in {earlier.store.path}, by "
-        f"{len(before)} images that are in both"
+        f"{len(kept)} of {num_groups} groups keep their id from {earlier.result.name} in {earlier.store.path}, "
+        f"based on {len(before)} images in both"
     )
-    return LastingIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
+    return StableIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
 
 
 def read_groups(store: EmbeddingStore, name: str) -> Groups:
@@ -218,7 +219,9 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
-            str(result.path), f"holds {result.kind} ({result.stage}), which groups no rows", "Name another result."
+            str(result.path),
+            f"contains {result.kind} ({result.stage}), which does not group images",
+            "Name another result.",
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
@@ -250,8 +253,8 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     return found[:, 0], found[:, 1]
 
 
-def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
-    """Say which rows of a store are images that another holds, or copies of these, (n,); see ``shared_rows``."""
+def rows_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
+    """Return which rows of a store are images also in another store, or copies of them, (n,); see ``shared_rows``."""
     keys_before, keys_after = _keys_of_both(before, after)
     there = set(keys_before)
     return np.array([key in there for key in keys_after], dtype=bool)

@@ -19,8 +19,8 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 
 @dataclass(frozen=True)
-class StoredAnswers:
-    """Of all n rows of a store.
+class StoredPredictions:
+    """Stored predictions of all n rows of a store.
 
     Attributes:
         labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
@@ -44,14 +44,14 @@ class StoredAnswers:
     new_chance: NDArray[np.float64]
 
     def expected_right(self, kinds: Collection[str]) -> int | None:
-        """Return how many labels of these kinds are expected to be right; ``None``: not known."""
+        """Return the expected number of correct labels of these kinds; ``None`` if unknown."""
         if self.expected is None:
             return None
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
-def stored_answers(result: Result, min_confidence: float | None = None) -> StoredAnswers:
-    """Read answers, or groups, which have no confidence but for rows with a label that may be used.
+def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
+    """Read predictions, or groups, which have a confidence only for rows with a usable label.
 
     Args:
         result: of answers or groups.
@@ -67,12 +67,12 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
         kinds[ids < 0] = "left out"
         sure = np.where(given, 1.0, np.nan)
         best = [label if own else "" for label, own in zip(labels, given, strict=True)]
-        return StoredAnswers(labels, kinds.tolist(), sure, None, best, sure, labels, 1 - sure)
+        return StoredPredictions(labels, kinds.tolist(), sure, None, best, sure, labels, 1 - sure)
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)
     named = [*names, ""]  # -1: none
     unknown = np.full(len(ids), -1)
     beside = (
-        expected_chances(result),
+        correctness_probabilities(result),
         [named[group] for group in np.asarray(arrays.get("best_class", unknown)).tolist()],
         np.asarray(arrays.get("best_confidence", np.full(len(ids), np.nan)), dtype=np.float64),
         [named[group] for group in np.asarray(arrays.get("grouped_ids", unknown)).tolist()],
@@ -81,15 +81,15 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
     decided = np.array(arrays["decision_names"])[arrays["decisions"]]
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
-        return StoredAnswers(labels, decided.tolist(), confidence, *beside)
+        return StoredPredictions(labels, decided.tolist(), confidence, *beside)
     # one that was unsure in spite of its confidence stays so, whatever limit is asked for
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
-    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
+    return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
 
 
-def expected_chances(result: Result) -> NDArray[np.float64] | None:
-    """Return the chances to be right of ``StoredAnswers.expected``."""
+def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
+    """Return the chances to be right of ``StoredPredictions.expected``."""
     # 0.1.0 kept the ends of a range
     names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
     if not names:
@@ -104,7 +104,7 @@ def group_names(result: Result) -> list[str]:
 
 
 def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Say of each group whether it is new, (k,): no class with labels."""
+    """Return for each group whether it is new, (k,): it has no labeled class."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -131,6 +131,6 @@ def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequen
             continue
         if text not in number:
             problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(result.where, problem, "Make it again on this store.")
+            raise StoreError(result.where, problem, "Recreate it from this store.")
         classes[group] = number[text]
     return classes

@@ -23,7 +23,7 @@ from labelkit.data.splits import (
     LabelSplit,
     choose_classes,
     class_halves_split,
-    classes_called,
+    classes_by_name,
     few_labels_split,
     first_per_class,
     gcd_split,
@@ -31,7 +31,7 @@ from labelkit.data.splits import (
     holdout_rows,
     long_tail_split,
     no_labels_split,
-    words_of_file,
+    read_class_words,
 )
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.base import flag
@@ -45,21 +45,21 @@ _AUTO_SHARE = 0.2
 
 
 def has_own_splits(dataset: ImageDataset) -> bool:
-    """Whether a data set comes with more than images to train on."""
+    """Return whether a data set has other splits than train."""
     return not set(dataset.split_names) <= {"train"}
 
 
-def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
+def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
     """Give a listing the splits train and test, test being the named images."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
-def drawn_holdout(
+def draw_holdout(
     dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
 ) -> tuple[str, ...]:
-    """Names of the images that ``--holdout`` sets apart.
+    """Return the names of the images that ``--holdout`` holds out.
 
     Args:
         dataset: the listing.
@@ -82,7 +82,9 @@ def drawn_holdout(
     else:
         rows = holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
-        raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
+        raise ConfigError(
+            option, "no image is held out, since each class keeps one for training", "Use a set with more images."
+        )
     return tuple(dataset.sample_ids[row] for row in rows)
 
 
@@ -116,7 +118,7 @@ class PreparedData:
     rows: RowData | None = None
 
     def counts(self) -> dict[str, int]:
-        """Numbers of images and classes."""
+        """Return the numbers of images and classes."""
         return {
             "images": len(self.labels),
             "labeled": int((self.labels >= 0).sum()),
@@ -126,7 +128,7 @@ class PreparedData:
         }
 
     def describe(self) -> str:
-        """The same in words."""
+        """Return the numbers in words."""
         counts = self.counts()
         return (
             f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
@@ -134,7 +136,7 @@ class PreparedData:
         )
 
     def info(self, image_size: int) -> DataInfo:
-        """What a method may know; the truth of unlabeled images is not in it."""
+        """Return what a method may know; true labels of unlabeled images are not included."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -178,14 +180,14 @@ def rows_of(config: DataConfig) -> RowData | None:
     if not isinstance(config, RowOptions) or config.index is None:
         return None
     stored = RowData.of(config.index, views=config.row_views)
-    if stored.views is not None and (changed := config.changes_asked()):
+    if stored.views is not None and (changed := config.overridden_option()):
         problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
     return stored
 
 
 def list_dataset(config: DataConfig) -> ImageDataset:
-    """List what ``--dataset`` names; its labels are those of ``--label-column``, unless that is one of ``--labels``.
+    """List the data set of ``--dataset``, with labels from ``--label-column`` unless that belongs to ``--labels``.
 
     Raises:
         DatasetError: it cannot be listed.
@@ -212,7 +214,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
     """
     if stored is not None:
         if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
-            raise ConfigError("--label-column", "names a column, and a store has none", "Give --labels FILE too.")
+            raise ConfigError("--label-column", "names a column, but a store has none", "Pass --labels FILE too.")
         dataset = stored.listing()
     else:
         dataset = list_dataset(config)
@@ -222,11 +224,11 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
             chosen = choose_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
         held_out = tuple(dataset.sample_ids[row] for row in rows)
-        return with_holdout(dataset, held_out), held_out
+        return apply_holdout(dataset, held_out), held_out
     if config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
-    held_out = drawn_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
-    return with_holdout(dataset, held_out), held_out
+    held_out = draw_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
+    return apply_holdout(dataset, held_out), held_out
 
 
 def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
@@ -248,7 +250,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
         own = "drop"
         if dataset.given.any():
             current_progress().message(
-                f"labels from {config.labels}; names of folders are no classes (--label-split given takes both)"
+                f"labels from {config.labels}; folder names are not used as classes (--label-split given uses both)"
             )
     return listing_with_labels(dataset, config.labels, config.label_column, own=own)
 
@@ -267,8 +269,8 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
         left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
         current_progress().message(
-            f"--split auto takes train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} "
-            "(--split all takes all)"
+            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (--split all "
+            "uses all)"
         )
     return rows
 
@@ -285,13 +287,11 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
 
 
-def warn_of_lost(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Say which images lose their content when they are decoded, by row, once for each reason."""
+def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+    """Warn of images that lose their content when decoded, once per reason."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
-        current_progress().warning(
-            f"{count:,} of {len(dataset):,} images show next to nothing, first {first}: {reason}"
-        )
+        current_progress().warning(f"{count:,} of {len(dataset):,} images show almost nothing, first {first}: {reason}")
 
 
 def prepare_data(config: DataConfig) -> PreparedData:
@@ -342,7 +342,7 @@ def prepare_listing(
     """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
-        raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
+        raise DatasetError(config.dataset, f"split {config.split} has no images", "Choose another --split.")
     if config.imbalance_factor is not None:
         with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
@@ -352,7 +352,7 @@ def prepare_listing(
     if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
         if split.labeled.any():
             names = len(np.unique(dataset.labels[split.labeled]))
-            current_progress().message(f"labels from folder names: {names} classes (--label-split none uses no label)")
+            current_progress().message(f"labels from folder names: {names} classes (--label-split none ignores them)")
     if split.kind == "class-halves":
         kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
         dataset = dataset.select(kept)
@@ -365,7 +365,7 @@ def prepare_listing(
 
 
 def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
-    """Images of the split that judges, cut like the others by ``--max-per-class``; ``None`` if none has a label.
+    """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none has a label.
 
     Raises:
         ConfigError: no such split, one that is trained on, or one without labels.
@@ -383,7 +383,9 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
             return None
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
-        raise ConfigError("--eval-split", f"{wanted} is trained on", "Choose another, or pass --split or --holdout.")
+        raise ConfigError(
+            "--eval-split", f"{wanted} is used for training", "Choose another, or pass --split or --holdout."
+        )
     with _asked_by("--eval-split"):
         rows = listing.in_split(wanted)
     images = listing.select(rows)
@@ -409,7 +411,9 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
         outside = int((given & ~in_training).sum())
         if outside and _has_labels_option(config):
-            current_progress().message(f"{outside:,} labels of images outside of split train are for testing, not used")
+            current_progress().message(
+                f"{outside:,} labels of images outside split train are not used: they are for testing"
+            )
         given = given & in_training
     kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
     if kind == "none":
@@ -419,14 +423,16 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
-            "has no labels to choose from (a flat folder, or a CSV without any)",
-            "Give a folder of class folders or a CSV with some labels.",
+            "has no labels to choose from (it is a flat folder, or a CSV without labels)",
+            "Pass a folder of class folders or a CSV with some labels.",
         )
     if kind == "gcd":
         return _choose_old_classes(config, dataset, classes)
     if kind == "few-labels":
         if config.num_labels is None:
-            raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
+            raise ConfigError(
+                "--num-labels", "is required for --label-split few-labels", "Pass the total number of labels."
+            )
         with _asked_by("--num-labels"):
             seed = config.split_seed if config.label_seed is None else config.label_seed
             return few_labels_split(classes, total=config.num_labels, seed=seed)
@@ -454,7 +460,7 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
     for name, (value, owner) in used.items():
         if value is not None and kind != owner:
             raise ConfigError(
-                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
+                "--" + name.replace("_", "-"), f"has no effect with --label-split {kind}", f"It goes with {owner}."
             )
     return kind
 
@@ -533,19 +539,19 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
         ConfigError: a word that names no class, or a file that cannot be read.
     """
     with _asked_by("--old-classes"):
-        return classes_called(words_of_file(words, class_names), class_names)
+        return classes_by_name(read_class_words(words, class_names), class_names)
 
 
 @contextmanager
 def _asked_by(option: str) -> Iterator[None]:
-    """Say which option asks for a split that the data cannot give."""
+    """Return which option asks for a split that the data cannot give."""
     try:
         yield
     except DatasetError as error:
         raise ConfigError(option, error.problem, error.remedy) from error
 
 
-def saved_info(saved: Mapping[str, Any]) -> DataInfo:
+def restore_info(saved: Mapping[str, Any]) -> DataInfo:
     """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])

@@ -18,7 +18,7 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """What was found of one data set.
+    """Counts of one data set.
 
     Attributes:
         state: ``whole`` if every count is the published one, ``absent`` if nothing is there.
@@ -88,7 +88,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         ConfigError: no data set of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
-        raise ConfigError("--dataset", f"no named data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
     specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
     rows = []
     with current_progress().task("count", total=len(specs)) as task:

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.calibration import named_probability, risk_coverage
 from labelkit.algorithms.confidences import Confidences, confidences, in_order, joined
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
-from labelkit.commands.discover.calibrate import Calibration, calibrate, given_evidence, hidden_evidence
-from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_first, read_grouping
+from labelkit.commands.discover.calibrate import Calibration, calibrate, hidden_label_evidence, labeled_evidence
+from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -86,15 +86,15 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
-    grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
+    grouped = group_by_hierarchy(config, config.num_clusters) if config.num_clusters is not None else ()
     read = read_grouping(store, config)
     grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
     if not unlabeled.any():
         raise StoreError(
             str(store.path),
-            "every row that is grouped has a label: nothing is left to answer",
-            "Embed images without labels too.",
+            "every grouped image has a label: there is nothing to predict",
+            "Also embed images without labels.",
         )
     answers = _answer_all(config, store, read)
     found = answers.found
@@ -160,10 +160,10 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images predicted jointly, the others from these")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        progress.warning(f"{used:,} of {known:,} labels are learned from")
+        progress.warning(f"{used:,} of {known:,} labels are used")
     rule, parts, expected = answers.rule, [answers.found], [answers.expected]
     source = StoredRows(store.embeddings, read.rows[others], in_blocks=True)
     assert rule.temperatures is not None
@@ -185,7 +185,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     )
 
 
-def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
+def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: UsableLabels) -> _Answers:
     """Name the rows of a grouping together, and calibrate on labels that this is done without.
 
     Raises:
@@ -195,16 +195,16 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     if unlabeled.all() and config.calibration_labels is None:
         raise DatasetError(
             given.where,
-            "has no labels that may be used, and a confidence cannot be calibrated without any",
-            "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
+            "has no usable labels, and confidence cannot be calibrated without labels",
+            "Embed a data set with labels, or pass some with --labels or --calibration-labels FILE.",
         )
-    judge = RowJudge(grouping.features, labels)
+    judge = RowClassifier(grouping.features, labels)
     class_of_group = grouping.class_of_group
     shares = judge.shares(labels, grouping.group_ids, class_of_group)
     new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
-        evidence = hidden_evidence(
+        evidence = hidden_label_evidence(
             judge,
             labels,
             grouping.group_ids,
@@ -216,13 +216,13 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         if evidence is None:
             raise DatasetError(
                 str(store.path),
-                "no class has two labels, so that none can be hidden and looked for",
-                "Label more images, or give labels of other images with --calibration-labels FILE.",
+                "no class has two labels, so none can be hidden for calibration",
+                "Label more images, or pass labels of other images with --calibration-labels FILE.",
             )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = given_evidence(shares, class_of_group, fresh)
+        evidence = labeled_evidence(shares, class_of_group, fresh)
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
@@ -266,9 +266,9 @@ def _given_labels(
     labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
-        current_progress().warning(f"{path}: {trained} images left out, since training could use their label")
+        current_progress().warning(f"{path}: {trained} images left out, since training may have used their label")
     if not fresh.any():
-        raise DatasetError(str(path), "training could use the label of every image", "Label other images.")
+        raise DatasetError(str(path), "training may have used the label of every image", "Label other images.")
     return labels
 
 
@@ -277,13 +277,13 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
     progress = current_progress()
     if saw == "yes":
         progress.warning(
-            "the network was trained with the labels that are hidden here, so that their images look easier than "
-            "others: confidences are likely too high, and how many answers are right cannot be expected. Label a few "
-            "other images and pass --calibration-labels FILE"
+            "the network was trained with the labels that are hidden here, so their images look easier than others: "
+            "confidences are likely too high, and the number of correct predictions cannot be estimated. Label a "
+            "few other images and pass --calibration-labels FILE"
         )
     num_labels = answers.calibration.evidence.num_labels
     if num_labels < _FEW_LABELS:
-        progress.warning(f"calibrated on {num_labels} labels only: take the confidences as rough")
+        progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
     if (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: lower --min-confidence"

@@ -27,7 +27,7 @@ from labelkit.algorithms.calibration import (
     reliability,
 )
 from labelkit.algorithms.confidences import Temperatures, log_shares, stated
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
@@ -52,7 +52,7 @@ _CAUTION_WITH_NEW: Final = 1.28
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows with a known answer, and what was said of them without their label.
+    """Rows with a known label, and their predictions without that label.
 
     Attributes:
         scores: (m, k) float64, logarithms of the shares.
@@ -83,7 +83,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Temperatures with what they rest on.
+    """Calibrated temperatures with their evidence.
 
     Attributes:
         cautious: of the confidence of a single answer.
@@ -99,10 +99,17 @@ class Calibration:
     after: Reliability
 
 
-def hidden_evidence(
-    judge: RowJudge, labels: Ints, group_ids: Ints, class_of_group: Ints, new_share: float, *, min_size: int, seed: int
+def hidden_label_evidence(
+    judge: RowClassifier,
+    labels: Ints,
+    group_ids: Ints,
+    class_of_group: Ints,
+    new_share: float,
+    *,
+    min_size: int,
+    seed: int,
 ) -> Evidence | None:
-    """Answer again without some of the labels, and look what their rows are called.
+    """Predict again without some of the labels, and compare with these.
 
     Args:
         judge: the rows.
@@ -151,8 +158,8 @@ def hidden_evidence(
     return Evidence(scores, named_new, correct, of_new, weights, num_labels)
 
 
-def given_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
-    """Look up rows whose label the answers were made without.
+def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
+    """Return the evidence from rows whose labels the predictions did not use.
 
     Args:
         shares: (n, k) of the groups.

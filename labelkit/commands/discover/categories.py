@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.commands.discover.num_classes import judge_num_classes
+from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
+from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -44,7 +44,7 @@ class _Classes:
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Choose the number of classes, unless it is given, then cut a tree of the rows, of length 1, into so many.
+    """Estimate the number of classes unless it is set, then cut a hierarchy of the normalized rows into that many.
 
     Raises:
         StoreError: the store cannot be used.
@@ -65,20 +65,20 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
         tree = build_hierarchy(features, labels, generator=keyed_generator(config.seed, "cluster"))
-    judgement = judge_num_classes(config, given.where, features, labels, tree)
+    judgement = choose_num_classes(config, given.where, features, labels, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
-            "the network was trained with labels of these classes, which it tells apart better than others: there are "
-            "likely more classes than the numbers say"
+            "the network was trained with labels of these classes, and separates them better than others: there are "
+            "likely more classes than estimated"
         )
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
-            f"{count} classes instead of {judgement.choice.best}: there are no more with --min-size "
-            f"{config.min_size} or more images"
+            f"{count} classes instead of {judgement.choice.best}: no others have at least --min-size "
+            f"{config.min_size} images"
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
@@ -110,7 +110,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """(k, d) mean row of each group; none is empty."""
     sums = np.zeros((count, features.shape[1]))
-    for where, part in parts_of(features):
+    for where, part in iterate_blocks(features):
         np.add.at(sums, ids[where], part.astype(np.float64))
     return np.asarray(sums / np.bincount(ids, minlength=count)[:, None])
 
@@ -118,7 +118,7 @@ def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[
 def _check_name(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
 ) -> None:
-    """Find out before the work that the result cannot get its name."""
+    """Check before the work that the result can get its name."""
     kind = config.command[1]
     check_new_result(
         store,
@@ -140,10 +140,10 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     if "logits" not in store.extras:
         raise StoreError(
             f"{store.path}:/logits",
-            "is not there: the model had no classifier, its classes are not those of the labels here, or embed ran "
-            "with --no-logits",
-            "Embed what a method with a classifier was trained on, by its checkpoint, or use `labelkit discover "
-            "categories`.",
+            "is missing: the model had no classifier, its classes differ from the labels here, or embed ran with "
+            "--no-logits",
+            "Embed the training set of a method that has a classifier with its checkpoint, or use `labelkit "
+            "discover categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]
@@ -153,7 +153,7 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     class_of_output = np.full(outputs, -1, dtype=np.int64)
     class_of_output[: len(old)] = old
     cluster_ids, confidence = np.empty(store.n, dtype=np.int64), np.empty(store.n, dtype=np.float32)
-    for where, part in parts_of(StoredRows(logits, in_blocks=True)):
+    for where, part in iterate_blocks(StoredRows(logits, in_blocks=True)):
         cluster_ids[where] = part.argmax(axis=1)
         shifted = part - part.max(axis=1, keepdims=True)
         confidence[where] = 1 / np.exp(shifted / config.temperature).sum(axis=1)
@@ -175,17 +175,17 @@ def _write(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig,
     rows: NDArray[np.int64],
     found: _Classes,
-    given: GivenLabels,
+    given: UsableLabels,
     earlier: Groups | None,
     *,
     params: dict[str, object],
     extra: dict[str, object],
     table: Table | None,
 ) -> SimpleResult:
-    """Give classes the ids of an earlier run, write them beside the store, and say what they are."""
+    """Give classes the ids of an earlier run, write them next to the store, and say what they are."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     overlap = config.keep_overlap
-    lasting = lasting_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
+    lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
     pseudo_labels[rows] = lasting.ids[found.ids]
     names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import GivenLabels, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.commands.discover.tables import FoundImage, found_table_text
+from labelkit.commands.discover.tables import DiscoveredImage, discovered_table_text
 from labelkit.data.splits import Classes, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
@@ -42,7 +42,7 @@ class _Task:
 
     store: EmbeddingStore
     rows: NDArray[np.int64]
-    given: GivenLabels
+    given: UsableLabels
     count: Count
     table_path: Path
     name: str
@@ -149,8 +149,8 @@ def _params(config: DiscoverFewConfig) -> dict[str, object]:
     return dict(config.to_yaml_dict(operational=False))
 
 
-def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
-    """Refuse labels that no discovery can work with.
+def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
+    """Reject labels that no discovery can work with.
 
     Raises:
         DatasetError: of one class only, or none of some class.
@@ -161,16 +161,16 @@ def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
     if len(there) == 1:
         raise DatasetError(
             where,
-            f"all {int(sizes.sum())} labels that may be used are of one class, {given.class_names[there[0]]!r}",
-            "Label images of at least two classes: there is nothing to tell apart.",
+            f"all {int(sizes.sum())} usable labels are of one class, {given.class_names[there[0]]!r}",
+            "Label images of at least two classes.",
         )
     if len(missing) and config.missing_class == "error":
         names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             where,
-            f"{len(missing)} of {len(sizes)} classes have no label that may be used: {names}{more}",
-            "Label an image of each (--labels FILE), or pass --missing-class skip: no image is then called that.",
+            f"{len(missing)} of {len(sizes)} classes have no usable label: {names}{more}",
+            "Label an image of each (--labels FILE), or pass --missing-class skip to never predict them.",
         )
     if (
         len(there)
@@ -179,12 +179,12 @@ def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
         and config.balance != "global"
     ):
         current_progress().message(
-            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; what is found is shared out "
-            "like them (--per-class gives each the same)"
+            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; discovered images are "
+            "divided in the same proportions (--per-class: equally)"
         )
 
 
-def _label_source(config: DiscoverFewConfig, given: GivenLabels) -> str:
+def _label_source(config: DiscoverFewConfig, given: UsableLabels) -> str:
     if config.num_labels is not None:
         return "drawn"
     return next(iter(given.source), "store")
@@ -234,7 +234,7 @@ def _finish(
         wanted = sum(report.quota for report in found.per_class if report.quota is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
-            f"fewer images than asked for: found {len(found.indices)}{asked}, no more candidates"
+            f"found {len(found.indices)}{asked}, fewer images than requested: there are no more candidates"
         )
     path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
     errors = None
@@ -305,10 +305,10 @@ def _write(
     )
     columns = zip(rows[found.indices], found.labels, scores, found.rank, found.round, strict=True)
     table = [
-        FoundImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
+        DiscoveredImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
         for row, label, score, rank, number in columns
     ]
-    commit_bytes(task.table_path, found_table_text(table))
+    commit_bytes(task.table_path, discovered_table_text(table))
     return path
 
 
@@ -374,7 +374,7 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
     return tables
 
 
-def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
+def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> UsableLabels:
     """Return the labels of some rows, at least one, or a draw of those of the store.
 
     Raises:
@@ -390,11 +390,11 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         split = few_labels_split(
             Classes(truth, truth >= 0, len(class_names), class_names), total=config.num_labels, seed=config.label_seed
         )
-        return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
+        return UsableLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no labels that may be used, and this needs some of every class",
+            "has no usable labels, and this command needs some of every class",
             "Label a few images in a file path,label and pass --labels FILE"
             + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
         )

@@ -32,7 +32,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 
 
 class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
-    """What the discoveries that grow a few labels share."""
+    """Options shared by the discoveries that grow a few labels."""
 
     num_labels: int | None = Field(
         None,
@@ -41,10 +41,10 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         "others.",
         json_schema_extra=_LABELS,
     )
-    label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
+    label_seed: int = Field(0, ge=0, description="Random seed for drawing --num-labels.", json_schema_extra=_LABELS)
     count: int | Literal["double"] = Field(
         "double",
-        description="Number of images to find per round. double: as many as are labeled by then.",
+        description="Number of images to find per round. double: as many as already have a label.",
         json_schema_extra=_NUMBER,
     )
     per_class: int | None = Field(
@@ -61,7 +61,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     rounds: int = Field(
         1,
         ge=1,
-        description="Number of rounds; each treats the images found before as labeled.",
+        description="Number of rounds; each treats the images of earlier rounds as labeled.",
         json_schema_extra=_NUMBER,
     )
 
@@ -85,13 +85,13 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
     fuse_with: tuple[Path, ...] = Field(
         (),
-        description="Further stores of the same images, comma-separated: features of other networks, which --fusion "
-        "joins.",
+        description="More stores of the same images, comma-separated, with features of other networks; --fusion "
+        "combines them.",
         json_schema_extra=_STORE,
     )
     select: Literal["min", "far", "random", "max"] = Field(
         "min",
-        description="Which of the images nearest to a class to take. min: the nearest; far: the farthest of a "
+        description="Which of the images near a class to take. min: the nearest; far: the farthest of a "
         "confident set; random; max: the farthest.",
         json_schema_extra=_RULE,
     )
@@ -121,12 +121,12 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     }
 
     index: Path | None = Field(
-        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=STORE
+        None, description="Store in which the images were discovered; --map needs it.", json_schema_extra=STORE
     )
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of discover snowball or discover lmcs; default: the one that is there.",
+        description="Result of discover snowball or discover lmcs; default: the only one.",
         json_schema_extra=_STORE,
     )
     table: Path | None = Field(
@@ -138,7 +138,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     generation: int | None = Field(
         None,
         ge=0,
-        description="Generation to show, of a table that has several. Default: the last.",
+        description="Generation to show if the table has several. Default: the last.",
         json_schema_extra=_STORE,
     )
     out: Path | None = Field(

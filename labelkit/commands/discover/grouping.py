@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, unit_rows
-from labelkit.commands.common.labels import GivenLabels, class_names_of, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, class_names_of, labels_to_use
 from labelkit.commands.common.stored_predictions import classes_of_groups
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -56,7 +56,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows that a result groups, and those of them that are answered together.
+    """Rows grouped by a result, and the subset that is predicted jointly.
 
     Attributes:
         grouping: these alone.
@@ -70,10 +70,10 @@ class GroupedRows:
     places: NDArray[np.int64]
     rows: NDArray[np.int64]
     group_ids: NDArray[np.int64]
-    given: GivenLabels
+    given: UsableLabels
 
 
-def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
     """Group the rows of the store by a tree, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
@@ -108,7 +108,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     result, ids = _grouped(store, config)
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
-        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+        raise StoreError(result.where, "groups no images", "Recreate it from this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
@@ -116,7 +116,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     calibrating = np.zeros(len(rows), dtype=bool)
     if config.calibration_labels is not None and len(rows) > MOST_TOGETHER:
         calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = rows_together(labels, calibrating, MOST_TOGETHER, config.seed)
+    places = representative_rows(labels, calibrating, MOST_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     least = params.get("min_size")
     grouping = Grouping(
@@ -149,7 +149,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
         if "logits" in store.extras:
             remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
-        raise StoreError(str(store.path), "has no result that groups its rows into known classes and new ones", remedy)
+        raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
     result = read_result(store, name, allow_stale=True)
     if result.stale:
         problem = f"made from other content than {store.path} has now"
@@ -158,11 +158,11 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
             result.where,
-            "does not group the rows into known classes and new ones",
+            "does not group the images into known and new classes",
             "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
         )
     if config.grouping is None:
-        current_progress().message(f"groups of the result {name!r} ({result.stage})")
+        current_progress().message(f"using the groups of result {name!r} ({result.stage})")
     return result, np.asarray(ids, dtype=np.int64)
 
 
@@ -172,7 +172,7 @@ def _labels(
     result: Result,
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
-) -> tuple[GivenLabels, NDArray[np.int64]]:
+) -> tuple[UsableLabels, NDArray[np.int64]]:
     """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new.
 
     Raises:
@@ -194,15 +194,17 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, of which there are labels: "
-            "it was made without them",
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which have labels now: it "
+            "was made without them",
             f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
-def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.int64]:
-    """Choose rows that stand for all, (m,) places in order.
+def representative_rows(
+    labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
+) -> NDArray[np.int64]:
+    """Choose representative rows, (m,) sorted positions.
 
     At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
     have one to calibrate with. What is left is drawn from all.

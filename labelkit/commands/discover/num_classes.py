@@ -16,8 +16,8 @@ from labelkit.algorithms.num_classes import (
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import other_groups
-from labelkit.commands.common.labels import contradiction
+from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
+from labelkit.commands.common.labels import label_agreement_warning
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -35,7 +35,7 @@ _STEP = 1.2  # from one number of groups without a label to the next, where thes
 
 
 @dataclass(frozen=True)
-class Judgement:
+class NumClassesChoice:
     """The number of classes with its evidence.
 
     Attributes:
@@ -69,7 +69,7 @@ class Judgement:
         }
 
     def table(self) -> Table | None:
-        """Return number and interval; ``None`` if the number was given or follows from the labels."""
+        """Return a table of number and interval; ``None`` if the number was set or follows from the labels."""
         choice = self.choice
         if len(choice.numbers) == 1:
             return None
@@ -78,13 +78,13 @@ class Judgement:
         return Table("how many classes?", ["classes", "likely from", "to"], [cells])
 
 
-def judge_num_classes(
+def choose_num_classes(
     config: DiscoverCategoriesConfig,
     where: str,
     features: StoredRows,
     labels: NDArray[np.int64],
     tree: Hierarchy,
-) -> Judgement:
+) -> NumClassesChoice:
     """Choose the number of classes.
 
     Args:
@@ -104,7 +104,9 @@ def judge_num_classes(
     if config.new_classes not in ("auto", "some"):
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
-            raise DatasetError(where, "has no labels that may be used, and --new-classes none", "Give labels.")
+            raise DatasetError(
+                where, "has no usable labels, but --new-classes is none", "Pass some labels, or another --new-classes."
+            )
         return _given(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
@@ -114,23 +116,23 @@ def judge_num_classes(
     return _estimated(config, features, labels, tree)
 
 
-def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Judgement:
+def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
     """Take a number that is known."""
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
-        raise ConfigError("--num-classes", f"{number} is fewer than the {least} classes with labels", "Raise it.")
+        raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Raise it.")
     if number > tree.most:
         problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
-    return Judgement(choice, (number, number), ("the number of classes was set",))
+    return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
 
 
 def _estimated(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
-) -> Judgement:
-    """Look whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
+) -> NumClassesChoice:
+    """Check whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
     num_old = len(tree.labels)
     used = _rows_to_use(config, labels, tree.labels)
     rows = np.asarray(features[used])
@@ -139,7 +141,7 @@ def _estimated(
     if (rows == rows[0]).all():
         problem = f"the {len(labels)} rows are all equal, so that nothing tells classes apart"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
-    wrong = contradiction(lambda places: features[places], labels, config.seed)
+    wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
     notes = [wrong] if wrong is not None else []
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
     some = config.new_classes == "some" or low > num_old
@@ -147,7 +149,7 @@ def _estimated(
     if num_old > 1:
         numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
-            looked = other_groups(
+            looked = estimate_unlabeled_groups(
                 rows,
                 labels[used],
                 [number - num_old for number in numbers],
@@ -174,7 +176,7 @@ def _estimated(
         with current_progress().task("number of classes", total=None):
             choice = by_density(rows, candidate_numbers(low, high))
         notes.append("two labels in each of two classes or more would narrow the interval")
-    judgement = Judgement(
+    judgement = NumClassesChoice(
         choice,
         (low, high),
         is_lower_bound=choice.best == high and low < high,
@@ -193,7 +195,9 @@ def _numbers_between(low: int, high: int) -> list[int]:
     return [*found, high]
 
 
-def _no_others(config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]) -> Judgement:
+def _no_others(
+    config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]
+) -> NumClassesChoice:
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
@@ -203,7 +207,7 @@ def _no_others(config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float,
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 
 
-def _note_of_end(judgement: Judgement) -> list[str]:
+def _note_of_end(judgement: NumClassesChoice) -> list[str]:
     """Say that the choice is no answer but a bound, and what to do."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
@@ -236,7 +240,7 @@ def _bounds(
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
-            raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")
+            raise ConfigError(name, f"{number} is less than the {num_old} classes with labels", "Raise it.")
     if least > most:
         problem = f"{num_rows} rows are too few to tell {least} classes or more"
         raise DatasetError(str(config.index), problem, "Embed more images.")
@@ -251,7 +255,7 @@ def _bounds(
 
 def _published(
     config: DiscoverCategoriesConfig, where: str, features: NDArray[np.float32], labels: NDArray[np.int64], most: int
-) -> Judgement:
+) -> NumClassesChoice:
     """Run GCD's search, over more numbers while the most that were tried fit best."""
     labeled = labels >= 0
     if not labeled.any():
@@ -283,5 +287,5 @@ def _published(
     moved = (top * count + 1) / (count + 2)
     near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
     choice = NumClassesEstimate(found.best, min(near), max(near), numbers, scores)
-    judgement = Judgement(choice, (low, high), is_lower_bound=found.best == numbers[-1] and low < high)
+    judgement = NumClassesChoice(choice, (low, high), is_lower_bound=found.best == numbers[-1] and low < high)
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))

@@ -33,7 +33,7 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="How to estimate the number of classes. auto: from labels hidden in turn; published: from the "
+        description="How to estimate the number of classes. auto: by hiding labels in turn; published: by the "
         "accuracy of k-means on the labels, as in GCD.",
     )
     num_classes: int | None = Field(None, ge=1, description="Number of classes, if known; default: estimated.")
@@ -76,7 +76,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
     temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the confidence (that of the student in training)."
+        0.1, gt=0, description="Softmax temperature of the confidence (the student's temperature in training)."
     )
 
 
@@ -109,7 +109,7 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
     min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which an image is unsure, in [0, 1].")
     calibration_labels: Path | None = Field(
         None,
-        description="Calibrate on these labels, which nothing was trained with: a CSV path,label or a result of "
-        "`labelkit label`. Default: labels of the store, hidden from repeated clusterings.",
+        description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
+        "result of `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the draw of hidden labels.")
+    seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")

@@ -17,7 +17,7 @@ from labelkit.commands.common.images.read import AS_EMBEDDED, image_pixels, inde
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND, SOURCES
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
-from labelkit.commands.discover.tables import FoundImage, read_found_table
+from labelkit.commands.discover.tables import DiscoveredImage, read_discovered_table
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
@@ -45,14 +45,14 @@ class _Shown:
         what: where it is from.
     """
 
-    found: list[FoundImage]
+    found: list[DiscoveredImage]
     given: Mapping[str, str]
     truth: Mapping[str, str]
     classes: tuple[str, ...]
     what: str
 
-    def is_right(self, image: FoundImage) -> bool | None:
-        """Whether the label is the true one; ``None`` if that is not known."""
+    def is_right(self, image: DiscoveredImage) -> bool | None:
+        """Return whether the label is the true one; ``None`` if that is not known."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
 
@@ -91,22 +91,22 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
 
 
 def _check_request(config: ShowDiscoveredConfig) -> None:
-    """Find out before anything is read that it cannot be done.
+    """Check before anything is read that it can be done.
 
     Raises:
         ConfigError: nothing to draw or to draw from, or pictures that would be overwritten.
     """
     if config.out is None and config.map is None:
         raise ConfigError(
-            "show discovered", "no picture to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
+            "show discovered", "there is nothing to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
         )
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "missing", "Give a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "missing", "Pass a store with a result, or a CSV with --table.")
     if config.index is None and config.map is not None:
         raise ConfigError("--map", "needs the features of a store", "Pass --index.")
     if config.index is None and config.dataset is None:
         raise ConfigError(
-            "--dataset", "missing: without a store it is not known where the images are", "Pass it, or --index."
+            "--dataset", "is missing: without a store, the location of the images is unknown", "Pass it, or --index."
         )
 
 
@@ -126,7 +126,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         assert images is not None
         truth = _names_by_id(images.sample_ids, images.labels, images.class_names)
     if config.table is not None:
-        found, what = read_found_table(config.table, config.generation), str(config.table)
+        found, what = read_discovered_table(config.table, config.generation), str(config.table)
         if store is not None and store.labeled is not None:
             usable = np.flatnonzero(store.labeled)
             given = {name: truth[name] for name in (store.sample_ids[int(row)] for row in usable) if name in truth}
@@ -142,7 +142,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
             str(config.table),
             f"{len(strangers)} of {len(found)} images are not in {config.index or config.dataset}, first: "
             f"{', '.join(strangers[:3])}",
-            "Give the store or the data set that the table is about.",
+            "Pass the store or data set that the table belongs to.",
         )
     there = {image.label for image in found}
     order = list(store.class_names if store is not None else images.class_names if images is not None else ())
@@ -153,13 +153,13 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         if missing:
             raise ConfigError(
                 "--classes",
-                f"nothing was discovered of {missing[0]!r} (there is: {', '.join(classes)})",
+                f"no image of {missing[0]!r} was discovered (classes with some: {', '.join(classes)})",
                 "Choose others.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result holds no discovered image", "Ask for more with --count.")
+        raise StoreError(str(config.index), "the result contains no discovered images", "Raise --count.")
     return _Shown(found, given, truth, classes, what)
 
 
@@ -181,7 +181,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
-            raise StoreError(result.where, f"was made by {result.stage} and holds no discovered images", remedy)
+            raise StoreError(result.where, f"was made by {result.stage} and contains no discovered images", remedy)
         return result
     found = []
     for name in list_results(store):
@@ -200,13 +200,13 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     return found[0]
 
 
-def _from_result(result: Result, store: EmbeddingStore) -> tuple[list[FoundImage], dict[str, str]]:
+def _from_result(result: Result, store: EmbeddingStore) -> tuple[list[DiscoveredImage], dict[str, str]]:
     """Return what was found, best rank first, and the labels given before."""
     arrays = result.arrays
     names = arrays["names"]
     columns = [arrays[f"discovered_{key}"].tolist() for key in ("rows", "labels", "scores", "rank", "round")]
     found = [
-        FoundImage(store.sample_ids[row], names[label], score, rank, number)
+        DiscoveredImage(store.sample_ids[row], names[label], score, rank, number)
         for row, label, score, rank, number in zip(*columns, strict=True)
     ]
     rows = np.flatnonzero(arrays["sources"] == SOURCES.index("given"))
@@ -257,7 +257,7 @@ def _write_map(
     others = np.setdiff1d(np.arange(store.n), list(drawn))
     room = max(0, _MAX_POINTS - len(drawn))
     if len(others) > room:
-        current_progress().message(f"{len(others) - room} images that were not found are left out of the map")
+        current_progress().message(f"{len(others) - room} undiscovered images are left out of the map")
         others = np.sort(keyed_generator(config.seed, "map").permutation(others)[:room])
     rows = np.sort(np.concatenate([np.array(sorted(drawn), dtype=np.int64), others]))
     features = check_features(store, rows)

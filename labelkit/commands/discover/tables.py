@@ -19,8 +19,8 @@ _ITERATION = "iteration"  # what training runs call a round
 
 
 @dataclass(frozen=True)
-class FoundImage:
-    """An image that was given a label.
+class DiscoveredImage:
+    """A discovered image with its assigned label.
 
     Attributes:
         sample_id: its path below the data root.
@@ -37,14 +37,14 @@ class FoundImage:
     round: int
 
 
-def found_table_text(found: Sequence[FoundImage]) -> bytes:
+def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
     """Return the table as CSV, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)
 
 
-def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:
+def read_discovered_table(path: Path, generation: int | None = None) -> list[DiscoveredImage]:
     """Read a table with at least the columns ``path,label,score,rank,round``, by round and best rank first.
 
     Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
@@ -66,30 +66,28 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
     except OSError as error:
         raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its name and permissions.") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(where, f"is no table: {error}", "Give a CSV file in UTF-8.") from error
+        raise DatasetError(where, f"is not a table: {error}", "Pass a CSV file in UTF-8.") from error
     number_column = _ITERATION if _ITERATION in columns and "round" not in columns else "round"
     missing = [column for column in (*TABLE_COLUMNS[:-1], number_column) if column not in columns]
     if missing:
         raise DatasetError(
             where,
-            f"has no column {missing[0]!r}, found {', '.join(columns) or 'nothing'}",
-            f"Give a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
+            f"has no column {missing[0]!r} (its columns: {', '.join(columns) or 'none'})",
+            f"Pass a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
         )
-    found: list[tuple[int, FoundImage]] = []
+    found: list[tuple[int, DiscoveredImage]] = []
     for line, row in enumerate(rows, start=2):
         try:
-            image = FoundImage(
+            image = DiscoveredImage(
                 row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
             )
             if not math.isfinite(image.score):
                 raise ValueError(f"score {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
-            raise DatasetError(
-                where, f"line {line} is not a row of such a table: {error}", "Write the table again."
-            ) from error
+            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Write the table again.") from error
     if not found:
-        raise DatasetError(where, "holds no image", "Give a table with at least one.")
+        raise DatasetError(where, "contains no images", "Pass a table with at least one.")
     known = sorted({number for number, _ in found})
     if generation is not None and (_GENERATION not in columns or generation not in known):
         told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"

@@ -20,11 +20,11 @@ from labelkit.commands.common.embed_images import Computing, choose_computing, o
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
-from labelkit.commands.common.onnx_session import OnnxNetwork, quick_network
+from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import list_dataset, warn_of_lost
-from labelkit.commands.embed.listing import as_asked, of_run
+from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
+from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
 from labelkit.commands.embed.views import ViewDraws, embed_views
@@ -71,7 +71,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     work = _begin(config, prepared)
     embedded_now = _embed_pending(work)
     store = _published(work)
-    warn_of_lost(work.dataset, work.lost)
+    warn_of_lost_content(work.dataset, work.lost)
     for warning in [*work.run.warnings, *(work.patches.warnings if work.patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:
@@ -100,14 +100,16 @@ def _prepare(config: EmbedConfig) -> _Prepared:
     """List the images, load the network, and plan."""
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
-        dataset, labeled, old_classes = as_asked(config)
+        dataset, labeled, old_classes = select_by_label_split(config)
         one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
         model = embedding_network(config, dataset.in_channels, whole=one_row)
     else:
         model = embedding_network(config, 3)
         assert model.run_split is not None
         dataset = list_dataset(config)
-        dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
+        dataset, labeled, old_classes, order = select_by_run_split(
+            config, model.run_split, model.network.num_outputs, dataset
+        )
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
@@ -229,7 +231,7 @@ def _begun(options: str) -> _Work:
 
 
 def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Make a part of a run that another process began.
+    """Embed one part of a run that another process started.
 
     Args:
         options: of the command, as JSON.
@@ -248,13 +250,13 @@ def _published(work: _Work) -> EmbeddingStore:
     run, patches = work.run, work.patches
     shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.bad_limit, shards)
+        run.publish(work.config.max_bad_fraction, shards)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` splits it again")
+        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` changes that")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
@@ -318,7 +320,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = FileSource(dataset.root, ids)
         if isinstance(dataset.source, LimitedSource):
             source = replace(dataset.source, source=source)
-    current_progress().message("the images changed since this run began: its first listing is embedded")
+    current_progress().message("the images changed since this run began: the original list is embedded")
     n = len(ids)
     return replace(
         dataset,
@@ -444,7 +446,7 @@ def _embed_rows(
         if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
-                "the network gives NaN or infinite embeddings",
+                "the network produces NaN or infinite embeddings",
                 "Use --precision float32, or another checkpoint.",
             )
         found["embeddings"].append(embedded)
@@ -496,7 +498,7 @@ def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
     """
     runtime, computing, model, dataset = found.runtime, found.computing, found.model, found.dataset
     plan, shape, draws = found.plan, found.patch_shape, found.draws
-    quick = quick_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
+    quick = cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
     timed = min(len(dataset), 2 * plan.batch_size)
     _embed(
         plan, runtime, model, quick, dataset, draws, min(timed, plan.batch_size)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from labelkit.commands.common.labels import numbered
 from labelkit.commands.common.training_data import (
     PreparedData,
+    apply_holdout,
     choose_images,
     has_own_splits,
     prepare_data,
     prepare_listing,
-    with_holdout,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
@@ -32,8 +32,8 @@ _DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
 _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
-def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Images, labeled rows and old classes as ``--label-split`` says."""
+def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Select images, labeled rows and old classes by ``--label-split``."""
     return _chosen(prepare_data(config))
 
 
@@ -46,7 +46,7 @@ def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], ND
     return prepared.dataset, split.labeled, old
 
 
-def of_run(
+def select_by_run_split(
     config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
     """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
@@ -61,34 +61,36 @@ def of_run(
         num_outputs: columns of its classifier.
         dataset: the whole listing.
     """
-    is_own = is_of_run(run_split, dataset)
+    is_own = is_run_dataset(run_split, dataset)
     if is_own and config.labels is not None:
-        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
-        dataset, labeled, old = as_asked(config)
+        current_progress().message(
+            f"using labels from {config.labels}, not those that {config.checkpoint} was trained with"
+        )
+        dataset, labeled, old = select_by_label_split(config)
     elif is_own:
         is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
         _refuse(config, _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING))
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
-            dataset = with_holdout(dataset, run_split["held_out"])
+            dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = with_run_labels(run_split, dataset)
         if is_drawn:
             dataset, labeled, old = _chosen(prepare_listing(config, dataset))
         else:
             dataset = choose_images(config, dataset)
-            labeled, old = used_labels(run_split, dataset)
+            labeled, old = labels_used_by_run(run_split, dataset)
     else:
         current_progress().message(
-            f"{config.dataset} is not what the run was trained on ({run_split['dataset']}): "
-            "labels as --label-split says"
+            f"{config.dataset} is not the data set that the run was trained on ({run_split['dataset']}): labels "
+            "follow --label-split"
         )
-        dataset, labeled, old = as_asked(config)
+        dataset, labeled, old = select_by_label_split(config)
     order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)
     return dataset, labeled, old, order
 
 
-def is_of_run(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a data set is what a run was trained on, known by the images it had labels for."""
+def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether a data set is the one a run was trained on, evaluated by the images with labels."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
@@ -116,7 +118,9 @@ def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Imag
     return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
-def used_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def labels_used_by_run(
+    run_split: Mapping[str, Any], dataset: ImageDataset
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return (n,) whether a run used the label of an image, and (k,) whether it knew the class."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])
@@ -144,7 +148,7 @@ def class_columns(
     if set(names) != set(trained_names):
         if wanted:
             current_progress().message(
-                "the run's classifier knows other classes than have labels here: its output is not stored"
+                "the run's classifier has other classes than the labels here: its logits are not stored"
             )
         return None
     # old classes ascending, then the anonymous columns
@@ -161,7 +165,7 @@ def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
 
 
 def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
-    """Refuse options that the run leaves no room for.
+    """Reject options that the run leaves no room for.
 
     Raises:
         ConfigError: one is set.
@@ -176,7 +180,6 @@ def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
             )
         raise ConfigError(
             flag(name),
-            f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
-            "that run is used",
+            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so its split is used",
             remedy,
         )

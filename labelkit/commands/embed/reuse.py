@@ -37,7 +37,7 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
     digests = [store.content_digest for store in stores]
     reused = match_rows(stores, plan.sample_ids, _digests_of_images(dataset))
     planned = replace(plan, reused_from=digests, reused=reused)
-    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} rows are copied, not computed")
+    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
     return planned
 
 
@@ -66,7 +66,7 @@ _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
-    """Refuse a store whose rows are not what the plan would make of the same images.
+    """Raise an error for a store whose rows differ from what the plan would compute for the same images.
 
     The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
     device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and
@@ -106,7 +106,7 @@ def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
 def match_rows(
     stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
 ) -> NDArray[np.int64]:
-    """Find the rows of the same image files.
+    """Match rows by identical image files.
 
     A file that is there several times takes the row of its own name, else the first one of the first store.
 

@@ -13,9 +13,15 @@ from torch import Tensor
 from labelkit import __version__
 from labelkit.commands.common.embeddings_as_images import RowData, recorded_rows, store_listing
 from labelkit.commands.common.locations import find_images, remember_images, remember_model
-from labelkit.commands.common.networks import TrainedRun, headed_fingerprint, load_run, numerics_record, trained_labels
+from labelkit.commands.common.networks import (
+    TrainedRun,
+    combined_fingerprint,
+    load_run,
+    numerics_record,
+    trained_labels,
+)
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.embed.listing import class_columns, is_of_run, used_labels, with_run_labels
+from labelkit.commands.embed.listing import class_columns, is_run_dataset, labels_used_by_run, with_run_labels
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
 from labelkit.models.inference import InferenceNetwork
@@ -87,7 +93,7 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
     head = run.method.headline()
     return ModelIdentity(
         **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
-        weights_fingerprint=headed_fingerprint(rows, head),
+        weights_fingerprint=combined_fingerprint(rows, head),
         weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         source=run.source,
         preprocess=rows.preprocess,
@@ -97,7 +103,7 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
 
 
 def _is_done(config: EmbedConfig, digest: str) -> bool:
-    """Whether the store is there already, made of the same rows by the same run.
+    """Return whether the store is there already, made of the same rows by the same run.
 
     Raises:
         OutputExistsError: something else is there.
@@ -114,9 +120,9 @@ def _write(
 ) -> None:
     store, network = data.store, run.method.headline().to(runtime.device)
     dataset = store_listing(store)
-    if is_of_run(run.saved, dataset):
+    if is_run_dataset(run.saved, dataset):
         dataset = with_run_labels(run.saved, dataset)
-        labeled, old = used_labels(run.saved, dataset)
+        labeled, old = labels_used_by_run(run.saved, dataset)
     else:
         labeled = dataset.given
         old = _used(dataset.labels[labeled], len(dataset.class_names))
@@ -174,7 +180,7 @@ def _through(
 def store_summary(
     store: EmbeddingStore, seconds: float, embedded_now: int, *, already_done: bool, num_reused: int = 0
 ) -> SimpleResult:
-    """Say what a store is that was embedded.
+    """Return a summary of a newly embedded store.
 
     Args:
         store: the store.

@@ -22,7 +22,7 @@ from labelkit.store.schema import name_bytes
 
 @dataclass(frozen=True)
 class ViewDraws:
-    """Views of each image.
+    """Augmented views to draw for each image.
 
     Attributes:
         count: of them.
@@ -38,7 +38,7 @@ class ViewDraws:
 
     @classmethod
     def of(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
-        """Return what the options ask for; ``None``: no views.
+        """Return the requested views; ``None`` without any.
 
         Args:
             config: the options.

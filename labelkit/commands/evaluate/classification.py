@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
@@ -74,12 +74,12 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
-        check_kept_result(config, store, "evaluation", groups="auto", seen_only=False)
+        check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
         scored = _from_store(store, config)
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)
     else:
-        raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
+        raise ConfigError("--checkpoint", "is missing", "Pass either --checkpoint (a run folder) or --index (a store).")
     num_classes = len(scored.class_names)
     _warn_of_unseen(scored)
     predictions = scored.scores.argmax(axis=1)
@@ -108,7 +108,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     made: tuple[Path, ...] = ()
     if store is not None:
         params = {"split": scored.split, "groups": "auto", "seen_only": False}
-        made = keep_scores(config, store, values, params)
+        made = store_scores(config, store, values, params)
     return SimpleResult(values, made, _tables(config, scored, entries, values, per_class, matrix))
 
 
@@ -118,7 +118,7 @@ def _warn_of_unseen(scored: _Scored) -> None:
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
         current_progress().warning(
-            f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
+            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}); their "
             "prototypes can still win"
         )
 
@@ -224,8 +224,8 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     if "logits" not in store.extras:
         raise StoreError(
             str(store.path),
-            "holds no output of a classifier",
-            "Embed with the --checkpoint of a classifier, and without --no-logits.",
+            "contains no classifier logits",
+            "Embed with the --checkpoint of a classifier, without --no-logits.",
         )
     split = config.split
     if split == "auto":
@@ -238,7 +238,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     known = np.asarray(store.labels, dtype=np.int64)
     rows = rows[known[rows] >= 0]
     if not len(rows):
-        raise StoreError(f"{store.path}:/labels", f"no row of split {split} has a label", "Choose another --split.")
+        raise StoreError(f"{store.path}:/labels", f"no image in split {split} has a label", "Choose another --split.")
     num_classes = len(store.class_names)
     labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
@@ -266,7 +266,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     if not isinstance(run_config, BackboneRunConfig):
         raise CheckpointError(
             str(checkpoint),
-            f"{name} discovers categories; its classes have no names to be right about",
+            f"{name} discovers categories, so its classes have no names to compare",
             "Use `evaluate clustering` on a store.",
         )
     changes: dict[str, object] = {"eval_split": config.split}
@@ -289,7 +289,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     runtime = Runtime(device=config.device, threads=config.threads)
     network, spec = model.network.to(runtime.device), model.network.input_spec
     bank = ImageBank(images, channels=images.in_channels, base_size=spec.size, device=runtime.device)
-    bank.check(run_config.bad_limit)
+    bank.check(run_config.max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     loader = EvalLoader(
         bank,

@@ -56,7 +56,9 @@ class PixelPatchNetwork(PixelNetwork):
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
             raise ConfigError(
-                "--image-size", f"{height} x {width} pixels are no whole number of patches of {side}", "Choose another."
+                "--image-size",
+                f"{height} x {width} pixels are not a multiple of the patch size {side}",
+                "Choose another.",
             )
         columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
         return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
@@ -67,7 +69,7 @@ _PIXEL_SIZE = 64
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network whose patch features are judged.
+    """A frozen network whose patch features are evaluated.
 
     Attributes:
         network: on the device, in evaluation mode.
@@ -81,7 +83,7 @@ class FrozenNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the network."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return tensors[0].device
 
@@ -180,7 +182,7 @@ def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
 
 
 def network_record(model: EmbeddingNetwork) -> dict[str, object]:
-    """Return what identifies a network whose maps are judged, as plain JSON."""
+    """Return what identifies a network whose maps are evaluated, as plain JSON."""
     return {
         **model.network.patch_identity,
         "source": model.source,
@@ -190,7 +192,7 @@ def network_record(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Refuse a network for images of another number of channels.
+    """Raise an error for a network with a different number of input channels.
 
     Raises:
         ConfigError: they differ.
@@ -234,7 +236,7 @@ def choose_rows(
 
 
 class ChosenSplits(NamedTuple):
-    """Names and rows of the images that are trained on, and of those that are scored."""
+    """Names and rows of the training images and of the evaluation images."""
 
     train: str
     train_rows: NDArray[np.int64]
@@ -259,7 +261,9 @@ def choose_splits(
         )
     )
     if len(np.intersect1d(train_rows, eval_rows)):
-        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+        raise ConfigError(
+            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose two splits."
+        )
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
@@ -269,7 +273,7 @@ class MaskScores:
 
     Attributes:
         names: the c classes.
-        mean_iou: mean, spread and values, see :func:`mean_and_spread`.
+        mean_iou: mean, spread and values, see :func:`mean_and_std`.
         pixel_accuracy: likewise.
         iou: (c,) mean of every class, NaN where there is none.
         accuracy: (c,) likewise.
@@ -283,12 +287,12 @@ class MaskScores:
 
     @classmethod
     def of(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
-        """Sum up one score per seed."""
+        """Summarize the scores of all seeds."""
         iou, accuracy = class_means(scores)
         return cls(
             names,
-            mean_and_spread([score.mean_iou for score in scores]),
-            mean_and_spread([score.pixel_accuracy for score in scores]),
+            mean_and_std([score.mean_iou for score in scores]),
+            mean_and_std([score.pixel_accuracy for score in scores]),
             iou,
             accuracy,
         )
@@ -306,30 +310,30 @@ class MaskScores:
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write a result as indented JSON, if the command was told where."""
+    """Write a result as indented JSON if an output path is set."""
     if path is None:
         return ()
     commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
     return (path,)
 
 
-def write_asked(
+def write_requested(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the result and the pictures, each if the command was told where."""
+    """Write the requested result and pictures."""
     made = write_scores(config.out, values)
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
 
-def mean_and_spread(values: Sequence[float]) -> dict[str, object]:
+def mean_and_std(values: Sequence[float]) -> dict[str, object]:
     """Return mean and standard deviation (of the sample; null for one value) of numbers, and the numbers."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
-def percent_and_spread(score: dict[str, object]) -> str:
-    """Return ``12.3 ± 0.6`` of what ``mean_and_spread`` made, in %."""
+def percent_and_std(score: dict[str, object]) -> str:
+    """Return ``12.3 ± 0.6`` of what ``mean_and_std`` made, in %."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
     if math.isnan(mean):

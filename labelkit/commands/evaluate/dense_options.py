@@ -42,12 +42,12 @@ class DenseConfig(
     GateConfig,
     ModelConfig,
 ):
-    """What all of them share: images with masks, a network, and what is written."""
+    """Shared options: images with masks, a network, and outputs."""
 
     dataset: str = Field(
         "scenes",
-        description="A set with masks: a registered name (`labelkit datasets`), or a folder with images/ and masks/, "
-        "or with both in train/ and val/.",
+        description="Data set with masks: a registered name (`labelkit datasets`), or a folder with images/ and "
+        "masks/, or with both in train/ and val/.",
         json_schema_extra=_DATA,
     )
     patch_size: int = Field(
@@ -69,36 +69,43 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     split: str = Field(
         "auto",
-        description="Images that the head is trained on; auto = probe if there is such a split, else train.",
+        description="Split to train the head on; auto: probe if there is such a split, else train.",
         json_schema_extra=_DATA,
     )
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
-        description="linear: one linear map per patch; fcn: three blocks of convolutions, eight times finer; fpn, "
-        "upernet: heads on maps of four depths, with --tune.",
+        description="linear: one linear layer per patch; fcn: three convolution blocks, at eight times the "
+        "resolution; fpn, upernet: heads on feature maps of four depths, with --tune.",
     )
     tune: bool = Field(
         False,
-        description="Fine-tune the backbone with the head, by AdamW with weight decay 0.05; otherwise it is frozen.",
+        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise it is frozen.",
     )
     samples: int = Field(
-        20_000, ge=1, description="Training images drawn in all (published: 118,000 COCO-Stuff, 100,000 elsewhere)."
+        20_000,
+        ge=1,
+        description="Total number of training images drawn (published: 118,000 for COCO-Stuff, else 100,000).",
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; of several, comma-separated, the best on held-out images is taken "
-        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, with --tune 1e-4.",
+        description="Learning rate of Adam; of several values, comma-separated, the best on held-out images is "
+        "used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
     )
     select_split: str | None = Field(
         None,
-        description="With several --lr: split to choose on; default: a fifth of the training images, which training "
-        "then leaves out.",
+        description="With several --lr: split on which to choose the best; default: a fifth of the training "
+        "images, held out of training.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
     )
-    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and mirror images.")
-    seeds: int = Field(3, ge=1, le=100, description="Number of heads to train, from --seed on; scores are averaged.")
+    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and flips.")
+    seeds: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Number of heads to train, with seeds counting up from --seed; scores are averaged.",
+    )
 
     @field_validator("lr")
     @classmethod
@@ -134,18 +141,22 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     split: str = Field(
         "auto",
-        description="Images whose patches are clustered and scored; auto = val, else test.",
+        description="Split whose patches are clustered and scored; auto: val, else test.",
         json_schema_extra=_DATA,
     )
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Number of patch clusters. Default: the number of classes, matched one to one; with more, each "
-        "cluster takes its best class.",
+        description="Number of patch clusters. Default: the number of classes, matched one to one; with more, "
+        "each cluster gets its best class.",
     )
     pca: int = Field(50, ge=1, description="Number of principal components of the standardized features.")
-    seeds: int = Field(5, ge=1, le=100, description="Number of k-means runs, from --seed on; scores are averaged.")
-    num_inits: int = Field(5, ge=1, description="Number of starts per run; the lowest inertia is kept.")
+    seeds: int = Field(
+        5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
+    )
+    num_inits: int = Field(
+        5, ge=1, description="Number of random starts per run; the one with the lowest inertia is kept."
+    )
     max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
 
@@ -198,8 +209,9 @@ class EvaluateDetectionConfig(
 
     dataset: str = Field(
         "coco_2017",
-        description="A set with boxes: coco_2017, voc_2007, or a folder with annotations/instances_train.json and "
-        "instances_val.json, images in train/ and val/ (or both in images/).",
+        description="Data set with boxes: coco_2017, voc_2007, or a folder with "
+        "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
+        "images/).",
         json_schema_extra=_DATA,
     )
     split: str = Field("auto", description="Split to train on; auto = train.", json_schema_extra=_DATA)
@@ -219,35 +231,42 @@ class EvaluateDetectionConfig(
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
-        description="faster-rcnn: boxes alone; mask-rcnn: boxes and masks; cascade-mask-rcnn (published): three stages "
-        "of both, for an IoU of .5, .6, .7.",
+        description="faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn (published): three "
+        "stages of both, for an IoU of .5, .6, .7.",
     )
     tune: bool = Field(
         True, description="Fine-tune the backbone with the detector (published); otherwise it is frozen."
     )
     epochs: int = Field(12, ge=1, description="Training epochs (published).")
     steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Images per step (the paper gives none).")
+    batch_size: int = Field(16, ge=1, description="Images per step (not stated in the paper).")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     weight_decay: float = Field(
-        0.05, ge=0, description="Weight decay of AdamW; biases, norms and embeddings of places have none."
+        0.05, ge=0, description="Weight decay of AdamW; none for biases, norms and position embeddings."
     )
     layer_decay: float = Field(
-        1.0, gt=0, le=1, description="Factor of the learning rate from each block of a plain ViT to the one before it."
+        1.0,
+        gt=0,
+        le=1,
+        description="Layer-wise learning-rate decay of a plain ViT: the factor from each block to the one before it.",
     )
     train_sizes: tuple[int, ...] | None = Field(
         None,
-        description="Shorter sides of training images, one of which is drawn for each; default: --image-size.",
+        description="Shorter sides of training images in pixels; one is drawn at random for each image. "
+        "Default: --image-size.",
     )
     proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32",
-        description="Compute type of backbone and pyramid; heads and boxes are in float32.",
+        description="Floating-point precision of backbone and feature pyramid; heads and boxes use float32.",
         json_schema_extra=option("Run"),
     )
     seeds: int = Field(
-        1, ge=1, le=100, description="Number of detectors to train, from --seed on; scores are averaged."
+        1,
+        ge=1,
+        le=100,
+        description="Number of detectors to train, with seeds counting up from --seed; scores are averaged.",
     )
 
     @field_validator("train_sizes")
@@ -274,5 +293,5 @@ class EvaluateDetectionConfig(
 
     @property
     def longest_side(self) -> int:
-        """Most that the longer side may have."""
+        """Return the maximum length of the longer side."""
         return self.longer_side or self.shorter_side * 5 // 3

@@ -19,9 +19,9 @@ from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     check_channels,
     choose_splits,
-    mean_and_spread,
+    mean_and_std,
     network_record,
-    percent_and_spread,
+    percent_and_std,
     write_scores,
 )
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
@@ -61,7 +61,7 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
 class Updates(NamedTuple):
-    """How many updates a training takes, in which of the first its rate rises, and after which it is a tenth."""
+    """Number of updates, of warm-up updates, and of updates before the learning rate drops to a tenth."""
 
     steps: int
     warmup: int
@@ -69,7 +69,7 @@ class Updates(NamedTuple):
 
     @classmethod
     def of(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
-        """Return those for so many training images."""
+        """Return those for this many training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
@@ -130,7 +130,9 @@ def train_detector(
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
-                raise DivergenceError(f"step {step}", f"no number: {bad or 'the sum of losses'}", "Use a smaller --lr.")
+                raise DivergenceError(
+                    f"step {step}", f"the loss is not finite: {bad or 'the sum of losses'}", "Use a smaller --lr."
+                )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
             advance(1)
@@ -154,19 +156,19 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
     depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
     if config.layer_decay < 1 and not depth:
         raise ConfigError(
-            "--layer-decay", f"{body.backbone.info.name} is no plain ViT with blocks", "Leave it out, or use a ViT."
+            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Leave it out, or use a ViT."
         )
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
         if not parameter.requires_grad:
             continue
         decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
-        rate = config.lr * config.layer_decay ** depth_below(name, depth)
+        rate = config.lr * config.layer_decay ** layer_depth(name, depth)
         groups.setdefault((rate, decay), []).append(parameter)
     return [{"params": own, "lr": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
 
 
-def depth_below(name: str, depth: int) -> int:
+def layer_depth(name: str, depth: int) -> int:
     """Return how many blocks, and what follows them, stand between a parameter of the backbone and the pyramid."""
     if not depth or not name.startswith("backbone.backbone.net."):
         return 0
@@ -253,7 +255,7 @@ Scores = tuple[dict[str, float], NDArray[np.float64]]
 
 
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
-    """Train detectors on a backbone, with it or on what it gives, and score what they find.
+    """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
         ConfigError: no such split, the images scored were trained on, no outlines for masks, or no pycocotools.
@@ -267,7 +269,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
-            "--detector", f"{config.dataset} has boxes without outlines, {config.detector} needs both",
+            "--detector", f"{config.dataset} has boxes without masks, but {config.detector} needs both",
             "Use --detector faster-rcnn.",
         )  # fmt: skip
     if masks or dataset.objects.scoring == "coco":
@@ -308,7 +310,9 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     objects = dataset.objects
     kept = np.array([row for row in chosen.train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
     if not len(kept):
-        raise DatasetError(config.dataset, f"no image of {chosen.train} has a box to learn", "Choose another --split.")
+        raise DatasetError(
+            config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
+        )
     if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
         problem = f"no image of {chosen.eval} has a box to find"
         raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
@@ -393,7 +397,7 @@ def _result(
     assert dataset.objects is not None
     names = SCORES if dataset.objects.scoring == "coco" else _VOC_SCORES
     means = {
-        part: {name: mean_and_spread([scores[name] for scores, _ in seeds]) for name in names}
+        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in names}
         for part, seeds in parts.items()
     }
     per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
@@ -416,13 +420,11 @@ def _result(
     made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
     title = (
-        f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
+        f"detection in %: {config.detector} on {model.source_text}, {what} trained on {len(rows.train_rows)} images of "
     )
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [
-        [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
-    ]
+    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in names)] for part, own in means.items()]
     tables = [Table(title, ["of", *(_HEADERS[name] for name in names)], lines)]
     return SimpleResult(values, made, tuple(tables))
 
@@ -436,9 +438,18 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    as_asked = ("detector", "batch_size", "tune", "lr", "weight_decay", "layer_decay", "proposals", "samples_per_image")
+    select_by_label_split = (
+        "detector",
+        "batch_size",
+        "tune",
+        "lr",
+        "weight_decay",
+        "layer_decay",
+        "proposals",
+        "samples_per_image",
+    )
     return {
-        **{name: getattr(config, name) for name in (*as_asked, "precision")},
+        **{name: getattr(config, name) for name in (*select_by_label_split, "precision")},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,

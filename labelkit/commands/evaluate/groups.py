@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import labels_to_use
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -45,7 +45,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    check_kept_result(
+    check_result_name(
         config,
         store,
         "evaluation",
@@ -82,7 +82,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     }
     chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
     params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
-    made = keep_scores(config, store, values, params)
+    made = store_scores(config, store, values, params)
     return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
 
@@ -279,7 +279,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
+            raise StoreError(result.where, "does not group the images", "Name a result of cluster or discover.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
         remedy = "Make them again with --overwrite."
@@ -287,14 +287,14 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
     if not found:
         raise StoreError(
             str(store.path),
-            "has no result that groups its rows",
+            "has no result that groups its images",
             "Run `labelkit cluster` or `labelkit discover` on it first.",
         )
     return found
 
 
 def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result) -> bool:
-    """Whether labeled rows are left out."""
+    """Return whether labeled rows are left out."""
     used = _used_labels(store, result)
     return used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
 

@@ -16,9 +16,9 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows, zero_rows
 from labelkit.commands.common.labels import labels_to_use, with_labels
 from labelkit.commands.common.max_memory import stored_rows
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -30,7 +30,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 @dataclass(frozen=True)
 class LabeledSplits:
-    """Features and labels of both.
+    """Features and labels of gallery and queries.
 
     Attributes:
         store: the store.
@@ -54,7 +54,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether gallery and queries are the same rows."""
+        """Return whether gallery and queries are the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
@@ -91,7 +91,7 @@ def choose_labeled_splits(
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
-            "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
+            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose two splits."
         )
     if labels is None:
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
@@ -101,7 +101,7 @@ def choose_labeled_splits(
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
-            raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
+            raise DatasetError(given.where, f"has no labels in split {gallery}", "Choose another --gallery.")
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
@@ -110,7 +110,7 @@ def choose_labeled_splits(
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -132,7 +132,7 @@ def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.
         rows = rows[np.asarray(store.labels)[rows] >= 0]
     if store.labels is None or not len(rows):
         raise StoreError(
-            f"{store.path}:/labels", f"no row of split {split} has a label", "Embed a data set with labels."
+            f"{store.path}:/labels", f"no image in split {split} has a label", "Embed a data set with labels."
         )
     return rows
 
@@ -142,7 +142,7 @@ _LR: Final = {"sgd": 10.0, "adamw": 0.01}
 
 
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
-    """Accuracy of a linear classifier that is trained on the rows of one split and asked for those of another.
+    """Evaluate a linear classifier trained on one split and tested on another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for.
@@ -152,7 +152,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         ConfigError: no such split, or both are the same.
     """
     store = open_store(config.index)
-    check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
+    check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
     splits = choose_labeled_splits(
         store, config.gallery, config.queries, config.labels, label_column=config.label_column
     )
@@ -170,10 +170,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     outputs = _outputs(config, splits, num_classes, solver, protocol)
-    top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
+    top1 = mean_and_std([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
-        top5 = mean_and_spread([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
+        top5 = mean_and_std([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
     right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
     per_class = dict(zip(splits.class_names, right.tolist(), strict=True))
     values: dict[str, object] = {
@@ -188,8 +188,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "protocol": protocol,
     }
     params = {key: value for key, value in protocol.items() if key != "sweep"}
-    made = keep_scores(config, store, values, params)
-    best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
+    made = store_scores(config, store, values, params)
+    best: list[Cell] = [percent_and_std(top1), None if top5 is None else percent_and_std(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
     return SimpleResult(values, made, (table,))
@@ -274,7 +274,7 @@ _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
-    """Accuracy of naming the class of each row of one split from the rows of another.
+    """Evaluate kNN classification of one split with the labels of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for. A row has no vote on
@@ -285,7 +285,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
     store = open_store(config.index)
-    check_kept_result(
+    check_result_name(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
     )
     splits = choose_labeled_splits(
@@ -330,7 +330,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
     params = {key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
     params |= {"gallery": gallery, "queries": queries, "k": list(config.k)}
-    return SimpleResult(values, keep_scores(config, store, values, params), (table,))
+    return SimpleResult(values, store_scores(config, store, values, params), (table,))
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:
@@ -341,11 +341,13 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
     """
     if config.linear:
         remedy = "Choose two splits with --gallery and --queries, or leave out --linear."
-        raise ConfigError("--linear", "would train on the rows that it is asked for", remedy)
+        raise ConfigError("--linear", "would train on the images that it classifies", remedy)
     if len(splits.gallery) < 2:
-        raise ConfigError("--gallery", f"{splits.names[0]} has one row with a label, and no other to name it", "")
+        raise ConfigError(
+            "--gallery", f"{splits.names[0]} has only one labeled image, and no other to classify it by", ""
+        )
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
-    current_progress().message(f"{reason}: each row is named by all others (leave-one-out)")
+    current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
 
 
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
@@ -385,7 +387,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components of rows of {dim} numbers", f"Pass {dim} or fewer.")
+        raise ConfigError("--pca", f"{count} components for embeddings of dimension {dim}", f"Pass {dim} or fewer.")
     mean, directions = principal_map(splits.gallery, count)
     queries, gallery = (mapped_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

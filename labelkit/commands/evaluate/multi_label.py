@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import crops_of, resized
+from labelkit.commands.evaluate.probes import make_crops, resized
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
@@ -67,7 +67,7 @@ class PresenceHead(nn.Module):
             if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
                 raise UnsupportedBackboneError(
                     "evaluate presence",
-                    "the network has no wide layers behind its convolutions",
+                    "the network has no wide layers after its convolutions",
                     "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
                 )
             wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
@@ -128,7 +128,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         raise DatasetError(
-            config.dataset, "its images have one class or none", "Choose voc_2007_classes; else `evaluate linear`."
+            config.dataset, "its images have at most one class", "Choose voc_2007_classes; else `evaluate linear`."
         )
     model = embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)
@@ -227,7 +227,9 @@ def _score(
             seed, shown = (config.seed, view) if random else (None, whole)
             for batch in images.batches(shown, rows, config.batch_size, seed, -1 - number if random else 0):
                 crops = (
-                    [batch.images] if random else crops_of(batch.images, size, ten=config.crops == "ten", mirror=mirror)
+                    [batch.images]
+                    if random
+                    else make_crops(batch.images, size, ten=config.crops == "ten", mirror=mirror)
                 )
                 sums[slots[batch.rows]] += sum(head(crop).double().cpu().numpy() for crop in crops)
                 task.advance(len(batch.rows))

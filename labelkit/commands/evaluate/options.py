@@ -69,17 +69,19 @@ class EvaluateClusteringConfig(
     results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
         "auto",
-        description="Rows to score. unlabeled: those whose label training could not use (the published protocol). "
-        "auto = unlabeled if training could use some labels, else all.",
+        description="Images to score. unlabeled: those whose labels training could not use (the published "
+        "protocol). auto: unlabeled if training could use any labels, else all.",
     )
     protocol: Literal["v2", "v1", "v2b"] = Field(
-        "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
+        "v2",
+        description="v2: one assignment over all images; v1: one each for old and new classes; v2b: v2, "
+        "averaged over classes.",
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, on whose rows clusters are matched with classes; other splits are scored with that "
-        "matching (train: stricter than each split by its own). Default: the rows that are scored. --rows holds there "
-        "too.",
+        description="Split, or all, on which clusters are matched to classes; other splits are scored with this "
+        "matching (train: stricter than one matching per split). Default: the images being scored. --rows "
+        "applies here too.",
     )
 
     @model_validator(mode="after")
@@ -109,17 +111,17 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     gallery: str = Field("train", description="Split with known labels, or all.")
     queries: str = Field(
         "test",
-        description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
-        "--gallery is leave-one-out, and so is a store without splits.",
+        description="Split to classify, or all. An image never votes for itself: with the same split as "
+        "--gallery, or a store without splits, this is leave-one-out.",
     )
     pca: int | None = Field(
         None,
         ge=1,
-        description="Vote on this number of principal components of the gallery's rows, with its mean taken off "
-        "(published for SeLa: 128). Default: on the rows as they are.",
+        description="Number of principal components, fitted on the gallery, to reduce embeddings to (published "
+        "for SeLa: 128). Default: use the embeddings unchanged.",
     )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
+    seed: int = Field(0, ge=0, description="Random seed of the sample order of --linear.")
 
     @field_validator("k")
     @classmethod
@@ -139,17 +141,17 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     queries: str = Field("test", description="Split to evaluate on.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
-        description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
-        "20,000 rows, else sgd.",
+        description="lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch training; auto: "
+        "lbfgs for up to 20,000 images, else sgd.",
     )
     l2: tuple[float, ...] = Field(
         (1e-3,),
-        description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
-        "fifth of the gallery is taken.",
+        description="With lbfgs: L2 penalty on the weights; of several values, comma-separated, the best on a "
+        "held-out fifth of the gallery is used.",
     )
     rescale: bool = Field(
         True,
-        description="Center the features and scale them to a common mean length. Off: use them unchanged, as most "
+        description="Center the features and scale them to a mean norm of 1. Off: use them unchanged, as most "
         "published protocols do.",
     )
     max_gallery: int | None = Field(
@@ -158,12 +160,15 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     lr: float | None = Field(
         None,
         gt=0,
-        description="With sgd and adamw: highest learning rate; default: 10 and 0.01, for features of mean length 1.",
+        description="With sgd and adamw: peak learning rate; default: 10 for sgd and 0.01 for adamw, for "
+        "features of mean norm 1.",
     )
     epochs: int = Field(100, ge=1, description="With sgd and adamw: training epochs.")
     batch_size: int = Field(256, ge=1, description="With sgd and adamw: batch size.")
-    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: number of training seeds, from --seed on.")
-    seed: int = Field(0, ge=0, description="Seed of the order, of --max-gallery, and of the held-out fifth.")
+    seeds: int = Field(
+        1, ge=1, le=100, description="With sgd and adamw: number of training runs, with seeds counting up from --seed."
+    )
+    seed: int = Field(0, ge=0, description="Random seed of the sample order, --max-gallery, and the held-out fifth.")
 
     @field_validator("l2")
     @classmethod
@@ -192,33 +197,31 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
 
     k: tuple[int, ...] = Field(
         (1, 2, 4, 8),
-        description="Numbers of neighbors for Recall@K, comma-separated.",
+        description="Values of K for Recall@K, comma-separated.",
         json_schema_extra={"short": "-k"},
     )
     split: tuple[str, ...] = Field(
         ("auto",),
-        description="Splits whose rows are searched for each other, comma-separated, or all. auto: query against "
-        "gallery if the store has these two; else test if there is one; else all.",
+        description="Splits whose images are both queries and gallery, comma-separated, or all. auto: query "
+        "against gallery if the store has these two; else test if there is one; else all.",
     )
     queries: str | None = Field(
-        None, description="Instead of --split: split whose rows are looked up, or all.", json_schema_extra=_STORE
+        None, description="Instead of --split: split of the queries, or all.", json_schema_extra=_STORE
     )
-    gallery: str | None = Field(
-        None, description="Split whose rows are found, or all; goes with --queries or --gallery-index."
-    )
+    gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = Field(
         None,
-        description="Store of the same model whose rows are found; default: the store itself.",
+        description="Store of the same model to search in; default: the store itself.",
         json_schema_extra=_STORE,
     )
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
-        3, ge=0, le=100, description="Seeds of the k-means for NMI, with one group per class; 0: no NMI."
+        3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="Blocks worked on at a time; default: OMP_NUM_THREADS, or the cores.",
+        description="Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.",
         json_schema_extra=_RUN,
     )
     seed: int = Field(0, ge=0, description="First seed of k-means.")
@@ -258,7 +261,7 @@ class EvaluateClassificationConfig(
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
-        description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
+        description="Instead of --checkpoint: a store that contains a classifier's logits.",
         json_schema_extra=STORE,
     )
     batch_size: int | None = Field(
@@ -300,26 +303,28 @@ class EvaluatePresenceConfig(
     }
 
     dataset: str = Field(
-        "voc_2007_classes", description="A set whose images may have several classes.", json_schema_extra=_DATA
+        "voc_2007_classes", description="Data set whose images may have several classes.", json_schema_extra=_DATA
     )
     split: str = Field("train", description="Split to train on.", json_schema_extra=_DATA)
     eval_split: str = Field("test", description="Split to evaluate on.", json_schema_extra=_DATA)
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
-        description="What is trained on the frozen network. linear: one layer on its embedding; fully-connected: the "
-        "two wide layers of an AlexNet, drawn anew, and one on top (published as fc6-8).",
+        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: "
+        "the two wide layers of an AlexNet, reinitialized, and one on top (published as fc6-8).",
     )
     crops: Literal["random-ten", "ten", "center"] = Field(
         "random-ten",
-        description="Views that are scored and summed. random-ten: ten as in training (published); ten: corners, "
-        "center and their mirror images; center: one.",
+        description="Views whose scores are summed. random-ten: ten random ones as in training (published); "
+        "ten: corners and center, each also flipped; center: one.",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
     weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
     clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
-    seed: int = Field(0, ge=0, description="Seed of first weights, order and views; of an untrained network too.")
+    seed: int = Field(
+        0, ge=0, description="Random seed of initial weights, sample order and views, and of an untrained network."
+    )
 
     @model_validator(mode="after")
     def _splits_differ(self) -> EvaluatePresenceConfig:
@@ -342,25 +347,27 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     )
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
-        description="convolutions: a classifier after each convolution of a plain network; features: one on the "
-        "embedding of any network (published for ResNets: 146 epochs, lr 0.1 that drops at 85 and 128, batches of "
-        "1,024, no weight decay).",
+        description="Where to train classifiers. convolutions: after each convolution of a plain network; "
+        "features: on the embedding of any network (published for ResNets: 146 epochs, lr 0.1 with drops at "
+        "epochs 85 and 128, batch size 1,024, no weight decay).",
     )
     augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
         "imagenet",
-        description="Views of the training: imagenet: a random box of 8 to 100 % and a mirror image (published).",
+        description="Training augmentation. imagenet: a random crop of 8 to 100 % of the area, and a flip (published).",
     )
     crops: Literal["ten", "center"] = Field(
         "ten",
-        description="Views that are scored. ten: the mean over corners and center of the resized center, and their "
-        "mirror images where these mean the same; center: one.",
+        description="Views to score. ten: the mean over corners and center of the resized center crop, and "
+        "their flips in sets where a flip keeps the class; center: one.",
     )
     epochs: int = Field(36, ge=1, description="Training epochs.")
     batch_size: int = Field(192, ge=2, description="Images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
-    lr_drop_epochs: tuple[int, ...] = Field((10, 20, 30), description="Epochs before which it drops to a tenth.")
+    lr_drop_epochs: tuple[int, ...] = Field(
+        (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
+    )
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
-    seed: int = Field(0, ge=0, description="Seed of first weights, order and views.")
+    seed: int = Field(0, ge=0, description="Random seed of initial weights, sample order and views.")
 
     @model_validator(mode="after")
     def _drops_increase(self) -> EvaluateProbesConfig:

@@ -21,9 +21,9 @@ from labelkit.commands.evaluate.dense import (
     WholeBatch,
     choose_rows,
     open_dense,
-    percent_and_spread,
+    percent_and_std,
     whole_batches,
-    write_asked,
+    write_requested,
 )
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
@@ -63,7 +63,9 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     num_clusters = config.num_clusters or len(names)
     if num_clusters < len(names):
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} groups cannot be {len(names)} classes", "Give as many or more."
+            "--num-clusters",
+            f"{num_clusters} clusters cannot be matched to {len(names)} classes",
+            "Use at least that many.",
         )
     split, rows = choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
@@ -75,7 +77,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         groups = _group(patches, num_clusters, config, seed)
         found, counts = _matched(groups, patches, num_clusters, len(names))
         if not counts.counts.any():
-            raise DatasetError(given.dataset.name, "all pixels that are scored are ignored (255)", "Look at the masks.")
+            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
         if not scores:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
@@ -99,10 +101,10 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
-    made = write_asked(config, values, pictures, names)
+    made = write_requested(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
+        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
@@ -142,7 +144,7 @@ def _group(
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
-        raise ConfigError("--num-clusters", f"{num_clusters} groups of {len(seen)} patches", "Ask for fewer.")
+        raise ConfigError("--num-clusters", f"{num_clusters} clusters for {len(seen)} patches", "Request fewer.")
     clustering = kmeans(
         seen, num_clusters, generator=generator, num_inits=config.num_inits, max_iter=config.max_iterations
     )

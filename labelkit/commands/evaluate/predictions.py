@@ -17,7 +17,7 @@ from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliabili
 from labelkit.algorithms.matching import as_ids, contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import class_names_of, with_labels
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -39,13 +39,13 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
-    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split)
+    check_result_name(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
     judged = _judge(store, result, config)
     values = {"index": config.index, "answer": result.name, **judged.values}
-    made = list(keep_scores(config, store, values, {"answer": result.name, "split": config.split}))
+    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
     if config.plot is not None:
         from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
 
@@ -84,7 +84,7 @@ def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) 
     class_names = class_names_of(store, result)
     class_of_group = classes_of_groups(store, result, class_names)
     groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
-    matched = class_of_answer(labels, groups, class_of_group)
+    matched = classes_of_predictions(labels, groups, class_of_group)
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
@@ -150,7 +150,7 @@ def _rows_to_judge(
     if not len(rows):
         raise StoreError(
             f"{store.path}:/labels",
-            "the true class is known of no image that was answered and not calibrated with",
+            "no predicted image outside the calibration set has a known true class",
             "Embed a data set with labels, or check --split.",
         )
     return rows, truth[rows], decisions[rows]
@@ -206,8 +206,8 @@ def _tables(judged: _Judged) -> list[Table]:
     ]
 
 
-def class_of_answer(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own, or for a new group the one it is matched with.
+def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+    """Return the class of each group: its own, or the matched class of a new group.
 
     Args:
         labels: (n,) integers >= 0, the truth.

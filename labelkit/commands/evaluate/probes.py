@@ -43,7 +43,7 @@ def resized(size: int) -> int:
     return round(size * _RESIZED)
 
 
-def crops_of(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
+def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
     """Center, or corners and center and their mirror images, of (b, c, s, s)."""
     far = images.shape[-1] - size
     middle = round(far / 2)
@@ -93,7 +93,7 @@ def _not_plain(problem: str) -> UnsupportedBackboneError:
 
 @contextmanager
 def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Give a list that each pass of the network fills with the maps of these layers, in the order of the pass."""
+    """Return a list that each forward pass fills with the maps of these layers, in order of execution."""
     maps: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
     try:
@@ -103,7 +103,7 @@ def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
+def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
     """Return kernel (= stride), padding and pooled side: the smallest kernel, then the largest padding, that fit.
 
     For the AlexNet of 224 pixels and 9,600 numbers these are the published ones: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
@@ -122,7 +122,7 @@ def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
 
 
 class FeatureProbe(nn.Sequential):
-    """A linear layer on embeddings as they are.
+    """A linear layer on unchanged embeddings.
 
     Args:
         dim: d.
@@ -139,7 +139,7 @@ class FeatureProbe(nn.Sequential):
 
 
 class ConvProbe(nn.Sequential):
-    """Pool, normalization without learned scale, and a linear layer on all that is left.
+    """Pooling, batch normalization without learned scale, and a linear layer.
 
     Args:
         channels: of the maps.
@@ -153,7 +153,7 @@ class ConvProbe(nn.Sequential):
     """
 
     def __init__(self, channels: int, side: int, num_classes: int, *, max_values: int) -> None:
-        kernel, padding, pooled = pool_of(channels, side, max_values)
+        kernel, padding, pooled = choose_pooling(channels, side, max_values)
         linear = nn.Conv2d(channels, num_classes, pooled)  # over the whole map
         super().__init__(
             nn.MaxPool2d(kernel, kernel, padding), nn.BatchNorm2d(channels, affine=False), linear, nn.Flatten()
@@ -243,7 +243,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     train, test = (
-        _images(config, images, network, runtime, options.bad_limit) for images in (prepared.dataset, judged)
+        _images(config, images, network, runtime, options.max_bad_fraction) for images in (prepared.dataset, judged)
     )
     size, chiral = network.input_spec.size, prepared.dataset.chiral
     view = classification_view(size, config.augmentation, chiral=chiral)
@@ -280,15 +280,19 @@ def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, ju
 
 
 def _images(
-    config: EvaluateProbesConfig, images: ImageDataset, network: InferenceNetwork, runtime: Runtime, bad_limit: float
+    config: EvaluateProbesConfig,
+    images: ImageDataset,
+    network: InferenceNetwork,
+    runtime: Runtime,
+    max_bad_fraction: float,
 ) -> _Images:
     spec = network.input_spec
     base = resized(spec.size)
     bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
-    bank.check(bad_limit)
+    bank.check(max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
-        raise DatasetError(images.name, f"{len(rows)} images have a label", "Give more.")
+        raise DatasetError(images.name, f"only {len(rows)} images have a label", "Pass more.")
     return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
 
 
@@ -387,7 +391,7 @@ def _score(
             view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
         ):
             sums: list[Tensor] = []
-            for crop in crops_of(batch.images, size, ten=ten, mirror=mirror):
+            for crop in make_crops(batch.images, size, ten=ten, mirror=mirror):
                 maps = look(crop)
                 shapes = [(one.shape[1], one.shape[2]) for one in maps]
                 found = [probe(one) for probe, one in zip(probes, maps, strict=True)]

@@ -13,7 +13,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -64,14 +64,14 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ConfigError: no such split, k too large, too little memory allowed.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
-    check_kept_result(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
+    check_result_name(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
     same = asked is held
     own_rows = _own_rows(asked, held)
     available = len(held.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
-        raise ConfigError("-k", f"{max(config.k)} neighbors among {available} rows", "Ask for fewer.")
+        raise ConfigError("-k", f"{max(config.k)} neighbors among {available} images", "Request fewer.")
     features = check_features(asked.store, asked.rows)
     _check_directions(asked, features)
     found = features
@@ -94,7 +94,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         )
     if not len(scores.query_rows):
         raise StoreError(
-            f"{store.path}:/labels", "no row has another one of its class to find", "Choose other rows with --split."
+            f"{store.path}:/labels", "no image has another one of its class", "Choose others with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
     return _result(config, asked, held, scores, nmi, names)
@@ -124,7 +124,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         queries, gallery = (config.queries,), (config.gallery,)
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
         queries, gallery = _ROLES[:1], _ROLES[1:]
-        current_progress().message("rows of split query look up rows of split gallery; --split test for others")
+        current_progress().message("images of split query search split gallery; use --split test for others")
     else:
         splits = config.split
         if splits == ("auto",):
@@ -138,18 +138,20 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
 def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
     if store.metric != "cosine":
         raise StoreError(
-            str(store.path), f"its rows are compared by {store.metric}; retrieval is scored by cosine", "Embed again."
+            str(store.path),
+            f"its embeddings are compared by {store.metric}, but retrieval is scored by cosine",
+            "Embed again.",
         )
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
     if store.labels is None or not known.any():
-        raise StoreError(f"{store.path}:/labels", f"no row of {what} has a label", "Embed a data set with labels.")
+        raise StoreError(f"{store.path}:/labels", f"no image of {what} has a label", "Embed a data set with labels.")
     number = {name: i for i, name in enumerate(names)}
     numbers = np.array([number[name] for name in store.class_names], dtype=np.int64)
     num_unlabeled = int((~known).sum())
     if num_unlabeled:
-        current_progress().warning(f"{num_unlabeled} rows of {store.path} ({what}) have no label and are left out")
+        current_progress().warning(f"{num_unlabeled} images of {store.path} ({what}) have no label and are left out")
     rows = rows[known]
     return _Side(store, what, rows, numbers[np.asarray(store.labels)[rows]], num_unlabeled)
 
@@ -168,7 +170,7 @@ def _check_directions(side: _Side, features: NDArray[np.float32]) -> None:
         first = side.store.sample_ids[side.rows[np.flatnonzero(zero)[0]]]
         raise StoreError(
             f"{side.store.path}:/embeddings",
-            f"{int(zero.sum())} rows are all zero and have no direction to compare (first: {first})",
+            f"{int(zero.sum())} embeddings are all zero and have no direction to compare (first: {first})",
             "Leave them out of the data set, or embed with another model.",
         )
 
@@ -255,7 +257,7 @@ def _result(
     kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
     params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
     params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
-    made = keep_scores(config, store, kept, params, held.store.content_digest)
+    made = store_scores(config, store, kept, params, held.store.content_digest)
     return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
 
 
@@ -293,7 +295,7 @@ def _name(side: _Side) -> str:
 
 
 def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int | None:
-    """Queries whose very file stands in the gallery once more, beside the query itself; ``None``: not known."""
+    """Queries whose very file stands in the gallery once more, next to the query itself; ``None``: not known."""
     if not (asked.store.has_images and held.store.has_images):
         return None
     there = held.store.sha256[held.rows]

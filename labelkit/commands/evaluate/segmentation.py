@@ -26,9 +26,9 @@ from labelkit.commands.evaluate.dense import (
     choose_rows,
     choose_splits,
     open_dense,
-    percent_and_spread,
+    percent_and_std,
     whole_batches,
-    write_asked,
+    write_requested,
 )
 from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
@@ -74,11 +74,11 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
-    made = write_asked(config, values, pictures, names)
+    made = write_requested(config, values, pictures, names)
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
+        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
     ]  # fmt: skip
     tables = [
         Table(
@@ -122,7 +122,7 @@ def _score(
                     pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
     if not counts.counts.any():
-        raise DatasetError(given.dataset.name, "all pixels that are scored are ignored (255)", "Look at the masks.")
+        raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
     return counts, pictures
 
 
@@ -142,7 +142,9 @@ def _choose_lr(
         )
         trained = rows.train_rows
     if not len(trained) or len(np.intersect1d(judged, trained)):
-        raise ConfigError("--select-split", "has images that are trained on, or leaves none", "Choose another split.")
+        raise ConfigError(
+            "--select-split", "contains training images, or leaves none to train on", "Choose another split."
+        )
     tried = []
     for lr in config.rates:
         network, head = _train(config, given, trained, lr, config.seed)
@@ -273,7 +275,7 @@ def _fit(
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
             remedy = "Use a smaller --lr, or look at the features."
-            raise DivergenceError(f"step {step}", "the loss of the head is no number", remedy)
+            raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say
         optimizer.step()
@@ -305,7 +307,7 @@ def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]
 
 
 def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Yield places among so many rows, batch by batch, and how many were drawn before; each pass has a new order."""
+    """Yield places among this many rows, batch by batch, and how many were drawn before; each pass has a new order."""
     passes = -(-config.samples // count)
     orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
     order = np.concatenate(orders)[: config.samples]

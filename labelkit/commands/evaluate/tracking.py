@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_asked
+from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_requested
 from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
 from labelkit.data.views.transforms import resize_mask
@@ -36,7 +36,7 @@ _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 @dataclass(frozen=True)
 class _ObjectScore:
-    """Means over the frames of a film, its first and last left out."""
+    """Means over the frames of a video, its first and last left out."""
 
     film: str
     number: int
@@ -46,7 +46,7 @@ class _ObjectScore:
 
 
 def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
-    """Carry masks of objects from frame to frame by similar patches and score them by J and F.
+    """Propagate object masks from frame to frame by patch similarity and score them by J and F.
 
     Raises:
         ConfigError: no such split, or nothing to score in it.
@@ -68,7 +68,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
                 pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
-        raise ConfigError("--split", f"no film of {split} has an object and three frames", "Choose another split.")
+        raise ConfigError("--split", f"no video in {split} has an object and three frames", "Choose another split.")
     region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
     values: dict[str, object] = {
         "measured": f"objects of {given.dataset.name}/{split}",
@@ -91,7 +91,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "temperature": config.temperature,
         },
     }
-    made = write_asked(config, values, pictures, ("background",))
+    made = write_requested(config, values, pictures, ("background",))
     shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
@@ -100,7 +100,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
 
 
 def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-    """Return the frames of each film in order: the images of one folder."""
+    """Return the frames of each video in order: the images of one folder."""
     films: dict[str, list[int]] = {}
     for row in rows.tolist():
         folder, _, _ = dataset.sample_ids[row].rpartition("/")
@@ -184,7 +184,7 @@ def _score(
         return []
     for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
         if truth.shape != prediction.shape:
-            raise DatasetError(dataset.sample_ids[frame], "has another size than the first frame", "Resize the film.")
+            raise DatasetError(dataset.sample_ids[frame], "differs in size from the first frame", "Resize the video.")
     scores = []
     for number in np.unique(truths[0]).tolist():
         if number in (0, IGNORE):
@@ -208,7 +208,7 @@ def propagate_masks(
     top_k: int,
     temperature: float,
 ) -> Tensor:
-    """Return the soft masks of a frame from those of earlier frames.
+    """Propagate soft masks to a frame from earlier frames.
 
     A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
     most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
@@ -247,7 +247,7 @@ def propagate_masks(
 
 
 def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
-    """Whether two patches are out of each other's window, (rows cols, rows cols) bool."""
+    """Return whether two patches are out of each other's window, (rows cols, rows cols) bool."""
     y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
     far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
     return far.to(device)

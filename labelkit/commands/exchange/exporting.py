@@ -52,7 +52,7 @@ class _Export:
 
 
 def export_store(config: ExportConfig) -> SimpleResult:
-    """Write one file, and beside a ``.npy`` one of names; each appears complete or not at all.
+    """Write one file, and next to a ``.npy`` one of names; each is written completely or not at all.
 
     Raises:
         StoreError: the store or result cannot be used, or lacks what is asked for.

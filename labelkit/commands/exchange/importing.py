@@ -37,7 +37,7 @@ _SHOWN_NAMES = 12
 
 
 def import_store(config: ImportConfig) -> SimpleResult:
-    """Read rows, check them, and write a store of them, complete or not at all.
+    """Read and check embeddings, and write a store of them, completely or not at all.
 
     Raises:
         StoreError: the source cannot be used, or the output exists; says the row or line.
@@ -115,7 +115,7 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
             raise Refused(
                 str(config.source), problem, "Name them: --ids-key GROUP/NAME --labels-key GROUP/NAME, or --ids."
             )
-        current_progress().message(f"{config.source}: no names: rows are called by their numbers; --ids gives names")
+        current_progress().message(f"{config.source}: no names: row numbers are used as ids; pass names with --ids")
     if ids is None:
         return rows, rows.where
     if ids.suffix.lower() == ".txt":
@@ -264,7 +264,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
         DatasetError: some are missing or cannot be read.
     """
     if not folder.is_dir():
-        raise DatasetError(str(folder), "is no folder", "Give the folder that the names are paths below.")
+        raise DatasetError(str(folder), "is not a folder", "Pass the folder to which names are relative.")
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
     file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
     image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)

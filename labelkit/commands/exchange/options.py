@@ -40,47 +40,47 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     ids: Path | None = Field(
         None,
-        description="Names of the rows in their order: .txt with one per line, or .csv with a column path and, if "
-        "you like, labels and splits. Default: the names in --source, else row numbers.",
+        description="Image names in the order of the embeddings: .txt with one per line, or .csv with a column "
+        "path and optional labels and splits. Default: the names in --source, else row numbers.",
         json_schema_extra=_FILES,
     )
     images: Path | None = Field(
         None,
-        description="Folder of the images; names are paths below it. The store then also has their digests and "
-        "sizes. Default: the store says that these are not known.",
+        description="Folder of the images, to which names are relative. The store then also records digests and "
+        "sizes of the files. Default: none; digests and sizes stay unknown.",
         json_schema_extra=_FILES,
     )
     embeddings_key: str | None = Field(
         None,
-        description="Array of the rows, such as /feats. In a CSV: what column names begin with, before a number, "
-        "or these names (a,b,c). Default: the usual names, else the only table or numbered columns.",
+        description="Array of the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or "
+        "column names (a,b,c). Default: the usual names, else the only table or the numbered columns.",
         json_schema_extra=_MEANING,
     )
     ids_key: str | None = Field(
-        None, description="Array or column of the names; default: the usual ones.", json_schema_extra=_MEANING
+        None, description="Array or column of the image names; default: the usual names.", json_schema_extra=_MEANING
     )
     labels_key: str | None = Field(
         None,
-        description="Array or column of the labels, texts or whole numbers, empty or -1 = unlabeled; "
-        "default: the usual ones, if there is one.",
+        description="Array or column of the labels: text or integers; empty or -1 means unlabeled. Default: the "
+        "usual names, if present.",
         json_schema_extra=_MEANING,
     )
     splits_key: str | None = Field(
         None,
-        description="Array or column of the splits; default: the usual ones, if there is one.",
+        description="Array or column of the splits; default: the usual names, if present.",
         json_schema_extra=_MEANING,
     )
     labeled_key: str | None = Field(
         None,
-        description="Array or column that is 1 where training may use the label, else 0; default: labeled, if there.",
+        description="Array or column that is 1 where training may use the label, else 0; default: labeled, if present.",
         json_schema_extra=_MEANING,
     )
     model: str | None = Field(
         None,
         min_length=1,
         max_length=200,
-        description="Name of the model that made the rows. Only rows of stores with the same name can be "
-        "compared. Default: not known; these rows are compared with no others.",
+        description="Name of the model that made the embeddings. Only stores with the same model name can be "
+        "compared. Default: unknown; this store is then compared with no other.",
         json_schema_extra=_ROWS,
     )
     metric: Literal["cosine", "l2", "dot"] = Field(
@@ -130,29 +130,29 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     out: Path | None = Field(
         None,
-        description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
-        "pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: named like the store, beside "
-        "it, as --format says.",
+        description="File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz, .csv, or "
+        ".parquet (needs pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: next "
+        "to the store, with its name and the extension of --format.",
         json_schema_extra={**_OUTPUT, "makes": "export"},
     )
     format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(
-        None, description="Format of the file; default: what the name of --out ends in.", json_schema_extra=_OUTPUT
+        None, description="File format; default: by the extension of --out.", json_schema_extra=_OUTPUT
     )
     what: Literal["embeddings", "labels", "result", "model"] = Field(
         "embeddings",
-        description="What to write. embeddings: rows with their names, labels and splits; labels: the same "
-        "without the rows; result: a result; model: the network that made the rows.",
+        description="What to write. embeddings: embeddings with names, labels and splits; labels: names, labels "
+        "and splits only; result: a stored result; model: the network that made the embeddings.",
         json_schema_extra=_STORE,
     )
     checkpoint: Path | None = Field(
         None,
-        description="With --what model: run folder or weights file of the network. Default: where it was last seen.",
+        description="With --what model: run folder or weights file of the network. Default: its last known location.",
         json_schema_extra=_STORE,
     )
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --what result: its name beside the store.",
+        description="With --what result: name of the result.",
         json_schema_extra=_STORE,
     )
 
@@ -190,7 +190,7 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @property
     def file(self) -> Path:
-        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` beside ``photos.h5``."""
+        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` next to ``photos.h5``."""
         if self.out is not None:
             return self.out
         part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")

@@ -13,7 +13,7 @@ from labelkit.commands.common.labels import labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.options import FindMislabeledConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import DatasetError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
@@ -50,14 +50,12 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     judged = int(np.isfinite(doubts.score).sum())
     if judged < len(labeled):
         alone = len(labeled) - judged
-        current_progress().message(
-            f"{alone} labels are the only ones of their class: nothing says whether they are right"
-        )
+        current_progress().message(f"{alone} labels are the only ones of their class, so they cannot be checked")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * judged:
         current_progress().warning(
-            f"{len(found)} of {judged} labels are doubtful: so many doubts say more of the embeddings, or of too few "
-            "labels of each class, than of wrong labels. Look at the first ones alone"
+            f"{len(found)} of {judged} labels are doubtful: so many suggest poor embeddings or too few labels per "
+            "class, rather than wrong labels. Check only the first ones"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [store.sample_ids[int(row)] for row in of_store]
@@ -75,9 +73,9 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
 def _line(
     place: int, paths: list[str], names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
 ) -> list[object]:
-    near = [written_name(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
+    near = [escaped_path(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
     suggested = names[int(doubts.suggested[place])]
-    return [written_name(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
+    return [escaped_path(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
 
 
 def _pictures(

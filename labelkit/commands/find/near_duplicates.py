@@ -20,7 +20,7 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindDuplicatesConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -41,7 +41,7 @@ _COARSE = 16
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of images that come twice; places count the rows that were looked at.
+    """Pairs of duplicate images; positions count the searched rows.
 
     Attributes:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
@@ -90,7 +90,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
     lines = [
-        [written_name(images.name(a)), written_name(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
+        [escaped_path(images.name(a)), escaped_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
         for (a, b), kind, score, cluster in zip(
             found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
         )
@@ -167,7 +167,7 @@ def _turned_copies(
 
 
 def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
-    """Say which pairs are the same picture."""
+    """Return which pairs are the same picture."""
     same = agreement.detail >= _at(agreement, {level: limit for level, (limit, _) in _SAME.items()})
     return same & (agreement.weakest >= _at(agreement, {level: limit for level, (_, limit) in _SAME.items()}))
 
@@ -264,7 +264,7 @@ def _summary(
         "csv": config.out,
         "sheet": config.sheet if clusters else None,
         "images": len(images.rows),
-        "left_out": images.left_out_records(),
+        "left_out": images.skipped_records(),
         "compared_pairs": compared,
         "pairs": {kind.replace(" ", "_"): int((found.kinds == number).sum()) for number, kind in enumerate(KINDS)},
         "spare_images": spare,

@@ -16,11 +16,16 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_features, check_finite, split_rows, zero_rows
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import held_rows
-from labelkit.commands.common.stored_predictions import StoredAnswers, group_names, new_groups, stored_answers
+from labelkit.commands.common.stable_ids import rows_in_other_store
+from labelkit.commands.common.stored_predictions import (
+    StoredPredictions,
+    group_names,
+    new_groups,
+    read_stored_predictions,
+)
 from labelkit.commands.find.options import FindNovelConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -60,13 +65,13 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     if result.kind != "answers":
         problem = f"holds {result.kind} ({result.stage}), and no answers"
         raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")
-    found, is_new = stored_answers(result), new_groups(result)
+    found, is_new = read_stored_predictions(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
-            raise StoreError(str(result.path), f"has {what}", "Make answers with both: `labelkit discover answer`.")
+            raise StoreError(str(result.path), f"has {what}", "Make predictions with both: `labelkit discover answer`.")
     earlier = None if config.previous is None else _earlier(store, config.previous)
     if earlier is not None:
         rows = rows[~earlier[rows]]
@@ -134,7 +139,7 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
         StoreError: none is.
     """
     before = open_store(previous)
-    held = held_rows(before, store)
+    held = rows_in_other_store(before, store)
     if not held.any():
         raise StoreError(
             str(before.path),
@@ -147,7 +152,7 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
 def _nearest(
     config: FindNovelConfig, store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
 ) -> _Nearest:
-    """Look up the nearest other images among some, by cosine: k, or as many as there are.
+    """Look up the nearest other images among some, by cosine: k, or all if there are fewer.
 
     Raises:
         StoreError: rows that are not finite.
@@ -188,7 +193,9 @@ def _new_shares(
     rule = AnswerRule.of_arrays(result.arrays, result.params)
     if rule is None:
         raise StoreError(
-            str(result.path), "was made by an earlier version, which kept no shares", "Make it again with --overwrite."
+            str(result.path),
+            "was made by an earlier version, without the data needed here",
+            "Make it again with --overwrite.",
         )
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)
@@ -203,12 +210,12 @@ def _new_shares(
     return shares[rows]
 
 
-def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredAnswers) -> list[object]:
-    nearest = ("", "") if near < 0 else (written_name(store.sample_ids[near]), found.labels[near])
-    return [written_name(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
+def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredPredictions) -> list[object]:
+    nearest = ("", "") if near < 0 else (escaped_path(store.sample_ids[near]), found.labels[near])
+    return [escaped_path(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
 
 
-def _pictures(row: int, near: int, found: StoredAnswers) -> list[tuple[int, tuple[str, ...]]]:
+def _pictures(row: int, near: int, found: StoredPredictions) -> list[tuple[int, tuple[str, ...]]]:
     """The image, and the labeled one that is most like it."""
     return [(row, (found.labels[row], "is it new,")), (near, (found.labels[near], "or as here?"))]
 

@@ -23,7 +23,7 @@ _OUTPUT = option("Output", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
-    """A command that looks through the images of a store and lists what it finds."""
+    """A command that searches the images of a store and lists findings."""
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
     sheet: Path | None = Field(
@@ -43,7 +43,7 @@ class FindDuplicatesConfig(FindConfig):
         10,
         ge=1,
         le=200,
-        description="Number of nearest images by embedding, and as many by pixels, to compare each image with.",
+        description="Number of nearest images to compare each image with, by embedding and again by pixels.",
         json_schema_extra=_WHICH,
     )
 
@@ -57,7 +57,7 @@ class FindOddConfig(FindConfig):
         5,
         ge=1,
         le=200,
-        description="Rank of the neighbor whose distance makes an image an outlier (5: the fifth nearest).",
+        description="Rank of the neighbor whose distance is the outlier score (5: the fifth nearest).",
         json_schema_extra=_WHICH,
     )
 
@@ -82,7 +82,7 @@ class FindNovelConfig(FindConfig):
     )
     previous: Path | None = Field(
         None,
-        description="Earlier store. Only images that it lacks are listed, first those that are closer to each other "
+        description="Earlier store. List only images that it lacks, starting with those closer to each other "
         "than to any earlier or labeled image.",
         json_schema_extra=option("Which", preset=False),
     )

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, odd_scores, unlikeness
+from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, neighbor_deviations, outlier_scores
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 
@@ -43,33 +43,35 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     if store.has_images or config.sheet is not None:
         images = StoredImages.of(store, rows, config)
     else:
-        current_progress().warning(f"{store.path} knows no image files: images are judged by their embeddings alone")
+        current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:
-        current_progress().warning(f"{len(rows)} images do not say what is usual: none is compared with the others")
+        current_progress().warning(
+            f"{len(rows)} images are too few to judge outliers: none is compared with the others"
+        )
     features = stored_rows(store, rows)
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None
     if images is not None:
         tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
         # dark or blurred images lie together with whatever is strange, and would vouch for it
-        nothing_else = (odd_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
+        nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(nothing_else.sum()) >= FEWEST:
             usual = np.asarray(nothing_else, dtype=np.bool_)
     cosines, _ = nearest_others(features, config.neighbors, "nearest embeddings", usual)
     distances = 1 - cosines[:, -1].astype(np.float64)
-    scores = odd_scores(distances, tones, sizes)
+    scores = outlier_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
     odd = np.flatnonzero(highest > 0)
     odd = odd[np.lexsort((odd, -highest[odd]))]
     names = [store.sample_ids[int(row)] for row in rows[odd]]
     reasons = [[REASONS[i] for i in np.argsort(-scores[place], kind="stable") if scores[place, i] > 0] for place in odd]
-    unlike = unlikeness(distances)
+    unlike = neighbor_deviations(distances)
     lines: list[list[object]] = []
     for place, name, why in zip(odd.tolist(), names, reasons, strict=True):
         numbers = [unlike[place], *(() if tones is None else tones[place])]
         shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
         written = [_written(number) for number in numbers] + [""] * (4 - len(numbers))
-        lines.append([written_name(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
+        lines.append([escaped_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
     write_table(config, COLUMNS, lines)
     if images is not None:
         cells = [
@@ -117,7 +119,7 @@ def _summary(
         "csv": config.out,
         "sheet": sheet,
         "images": count,
-        "left_out": [] if images is None else images.left_out_records(),
+        "left_out": [] if images is None else images.skipped_records(),
         "odd_images": len(names),
         "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
         "odd": [

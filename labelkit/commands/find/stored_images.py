@@ -121,7 +121,7 @@ class StoredImages:
             )
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
-    def left_out_records(self) -> list[dict[str, object]]:
+    def skipped_records(self) -> list[dict[str, object]]:
         """Return the reasons and numbers of images that were left out, for JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
@@ -130,14 +130,14 @@ class StoredImages:
         return self.store.sample_ids[int(self.rows[place])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """Write the sheet that was asked for: lines of (place, texts below); nothing if there is nothing to draw."""
+        """Write the contact sheet if requested, from lines of (position, texts below); does nothing without lines."""
         if config.sheet is None:
             return
         if not lines:
-            current_progress().message(f"nothing was found, so that {config.sheet} is not drawn")
+            current_progress().message(f"nothing was found, so {config.sheet} is not drawn")
             return
         if len(lines) > _MOST_LINES:
-            current_progress().message(f"{config.sheet} has the first {_MOST_LINES} of {len(lines)} lines")
+            current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
         row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
 
         def picture(place: int, texts: tuple[str, ...]) -> Picture:

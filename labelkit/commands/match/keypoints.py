@@ -56,13 +56,13 @@ def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) ->
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        current_progress().warning(f"{path}: {error}; made again")
+        current_progress().warning(f"{path}: {error}; recomputed")
     made = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_file(path, lambda file: np.savez(file, **made))  # type: ignore[arg-type] # names are texts
     except (OSError, LabelkitError) as error:
-        current_progress().warning(f"could not keep what was found: {error}")
+        current_progress().warning(f"could not cache the matches: {error}")
     return made, False
 
 
@@ -80,7 +80,7 @@ class KeypointReader:
         sha256: (n, 32) digests of the files as they were embedded.
 
     Attributes:
-        num_keypoints: (n,) int64 of each image, 0 until ``find_all``; -1 = it could not be read.
+        num_keypoints: (n,) int64 of each image, 0 until ``find_all_keypoints``; -1 = it could not be read.
         from_cache: images that were found in the cache.
     """
 
@@ -90,8 +90,8 @@ class KeypointReader:
         self.from_cache = 0
         self.of_image = lru_cache(_HELD_IMAGES)(lambda row: self._found(row)[0])
 
-    def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
-        """Find the keypoints of all images; those in the cache are not found again.
+    def find_all_keypoints(self, pool: ThreadPoolExecutor, task: Task) -> None:
+        """Find the keypoints of all images, reusing cached ones.
 
         Raises:
             DatasetError: an image is not the one that was embedded.
@@ -117,7 +117,9 @@ class KeypointReader:
             name = self._dataset.sample_ids[self._dataset_rows[row]]
             encoded = self._dataset.source.read(int(self._dataset_rows[row]))
             if encoded.sha256 != self._sha256[row].tobytes():
-                raise DatasetError(name, "is not the image that was embedded", "Embed again, or restore the image.")
+                raise DatasetError(
+                    name, "is no longer the image that was embedded", "Embed again, or restore the image."
+                )
             keypoints = find_keypoints(encoded.decode(self._dataset.in_channels))
             return {"points": keypoints.points, "descriptors": keypoints.descriptors, "size": np.array(keypoints.size)}
 
@@ -127,7 +129,7 @@ class KeypointReader:
         return Keypoints(arrays["points"], arrays["descriptors"], (height, width)), is_cached
 
 
-def try_pairs(
+def match_pairs(
     keypoints: KeypointReader, pairs: NDArray[np.int64], sha256: NDArray[np.uint8], pool: ThreadPoolExecutor, task: Task
 ) -> tuple[Matches, int]:
     """Match pairs of images.

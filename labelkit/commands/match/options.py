@@ -34,7 +34,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
 
     index: Path = Field(
         ...,
-        description="Store whose embeddings say which images are worth comparing, NAME.h5.",
+        description="Store, NAME.h5, whose embeddings decide which images to compare.",
         json_schema_extra=STORE,
     )
     split: str = Field("all", description="Split to compare, or all.", json_schema_extra=_STORE)
@@ -42,8 +42,8 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="k-means clusters; only images of the same cluster are compared (TAC-CCL: the number used in "
-        "training). Default: all images are compared.",
+        description="Number of k-means clusters; only images in the same cluster are compared (TAC-CCL: the "
+        "number used in training). Default: all images are compared.",
     )
     seed: int = Field(0, ge=0, description="Seed of the clustering.")
 

@@ -27,7 +27,7 @@ from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.commands.match.keypoints import KeypointReader, try_pairs
+from labelkit.commands.match.keypoints import KeypointReader, match_pairs
 from labelkit.commands.match.options import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -68,7 +68,7 @@ class _Compared:
 
 
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
-    """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
+    """Find matches and write them; results are cached so that a stopped run can continue.
 
     Raises:
         StoreError: the store cannot be used.
@@ -82,7 +82,9 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:
-        raise ConfigError("--index", f"{config.index} has {len(rows)} image to compare", "Use a store with more.")
+        raise ConfigError(
+            "--index", f"{config.index} has only {len(rows)} image to compare", "Use a store with more images."
+        )
     images = indexed_images(store, config.dataset, config.data_root)
     dataset_rows = _rows_of_images(store, rows, images)
     compared = _compare(config, store, rows, images, dataset_rows)
@@ -122,10 +124,10 @@ def _compare(
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         with progress.task("keypoints", total=len(rows)) as task:
-            keypoints.find_all(pool, task)
+            keypoints.find_all_keypoints(pool, task)
         keypoint_seconds = time.monotonic() - started
         with progress.task("matching", total=len(pairs)) as task:
-            found, cached_pairs = try_pairs(keypoints, pairs, sha256, pool, task)
+            found, cached_pairs = match_pairs(keypoints, pairs, sha256, pool, task)
     finally:
         pool.shutdown(cancel_futures=True)
     seconds = time.monotonic() - started
@@ -142,7 +144,9 @@ def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: 
         )
     if compared.without_keypoints:
         first = store.sample_ids[int(rows[np.flatnonzero(keypoints.num_keypoints == 0)[0]])]
-        progress.message(f"{compared.without_keypoints} images have no keypoints and get no partner (first: {first})")
+        progress.message(
+            f"{compared.without_keypoints} images have no keypoints and cannot be matched (first: {first})"
+        )
 
 
 def _write(
@@ -197,7 +201,7 @@ def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: Imag
     if missing:
         raise DatasetError(
             images.name,
-            f"{len(missing)} of {len(rows)} images of {store.path} are not there (first: {missing[0]})",
+            f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
             "Restore them, or pass --dataset (and --data-root).",
         )
     return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
@@ -209,7 +213,9 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
         groups = [np.arange(len(features))]
     else:
         if config.num_clusters > len(features):
-            raise ConfigError("--num-clusters", f"{config.num_clusters} for {len(features)} images", "Lower it.")
+            raise ConfigError(
+                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Lower it."
+            )
         found = kmeans(
             features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3
         )

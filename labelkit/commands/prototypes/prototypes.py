@@ -16,7 +16,7 @@ from labelkit.store.array_files import write_prototypes
 
 
 def make_prototypes(config: PrototypesConfig) -> SimpleResult:
-    """Write prototypes and measure them against what is possible.
+    """Write prototypes and compare them with the theoretical bounds.
 
     Raises:
         ConfigError: nowhere to draw.

@@ -39,8 +39,8 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
 
     device: Device = Field(
         "auto",
-        description="Where images are embedded: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps. "
-        "A GPU that is named also compares rows, by exact search.",
+        description="Device to embed images on: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second "
+        "GPU), mps. A GPU named here also runs exact search.",
         json_schema_extra=option("Run"),
     )
 
@@ -52,7 +52,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     query: Path | None = Field(
         None,
-        description="Image file, folder of images, or another store of the same model, to look up.",
+        description="Query: an image file, a folder of images, or another store of the same model.",
         json_schema_extra=_STORE,
     )
     query_rows: tuple[int, ...] | None = Field(
@@ -62,13 +62,13 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Find patches like this one of the query: row,column from the top left. The store must have "
-        "patches (embed --dense), and the query must be one image or one row.",
+        description="Find patches similar to this patch of the query: row,column from the top left. Needs a "
+        "store with patches (embed --dense), and a single image or row as the query.",
         json_schema_extra=_PATCHES,
     )
     pixel: tuple[float, ...] | None = Field(
         None,
-        description="Instead of --patch: the patch at x,y, pixels of the original image.",
+        description="Instead of --patch: the patch at pixel x,y of the original image.",
         json_schema_extra=_PATCHES,
     )
     own_image: bool = Field(

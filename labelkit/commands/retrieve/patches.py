@@ -16,7 +16,7 @@ from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import is_store, query_images, row_label
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import chosen_rows, nothing_passes
+from labelkit.commands.retrieve.search import chosen_rows, no_rows_error
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
@@ -28,7 +28,7 @@ from labelkit.store.patches import ImagePatches, PatchSet, open_patches
 
 @dataclass(frozen=True)
 class PatchQuery:
-    """One patch that is looked up.
+    """A query patch.
 
     Attributes:
         name: of its image.
@@ -57,7 +57,7 @@ class PatchQuery:
 
 @dataclass(frozen=True)
 class PatchHit:
-    """One patch that was found.
+    """A matching patch.
 
     Attributes:
         row: of the store.
@@ -88,15 +88,17 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     query = query_patch(config, store, patches)
     chosen = chosen_rows(store, config)
     if not chosen.any():
-        raise nothing_passes(store, config)
+        raise no_rows_error(store, config)
     if not config.own_image:
         chosen[query.own_rows] = False
     counts = np.diff(patches.offsets())
     available = int(counts[chosen].sum())
     if available == 0:
-        raise ConfigError("--own-image", "no patch is left but those of the query image", "Pass it, or other filters.")
+        raise ConfigError(
+            "--own-image", "only patches of the query image are left", "Pass --own-image, or other filters."
+        )
     if available < config.k:
-        current_progress().warning(f"only {available} patches can be found")
+        current_progress().warning(f"there are only {available} patches to find")
     started = time.perf_counter()
     hits = nearest_patches(store, patches, query.feature, config.k, chosen)
     return _result(config, store, patches, query, hits, time.perf_counter() - started)
@@ -149,7 +151,7 @@ def nearest_in_blocks(
 
 
 def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
-    """The patch that was asked for.
+    """Return the requested query patch.
 
     Raises:
         ConfigError: there is no such row or place, or the query is no single image.
@@ -181,7 +183,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         image = query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
-    cell = chosen_cell(config, image, name)
+    cell = query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
         problem = f"patch {cell[0]},{cell[1]} of {name} is not among the {len(image.cells)} that were kept of it"
@@ -194,8 +196,8 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     return PatchQuery(name, image, cell, feature, own_rows, label, images)
 
 
-def chosen_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Row and column of the patch that was asked for.
+def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
+    """Return row and column of the requested patch.
 
     Raises:
         ConfigError: it is outside of the grid, or of what the network sees of the image.

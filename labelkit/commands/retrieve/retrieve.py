@@ -16,8 +16,8 @@ from labelkit.commands.common.embeddings import zero_rows
 from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import has_room, stored_rows
-from labelkit.commands.common.onnx_session import loading_ahead
-from labelkit.commands.common.outputs import check_kept_result
+from labelkit.commands.common.onnx_session import preload_embedding
+from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import (
     Queries,
@@ -31,12 +31,12 @@ from labelkit.commands.common.search_queries import (
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Search,
+    choose_index,
     chosen_rows,
-    few_rows,
     find,
     indexed_search,
-    nothing_passes,
-    planned_index,
+    is_small_selection,
+    no_rows_error,
 )
 from labelkit.commands.retrieve.stored_index import Found
 from labelkit.data.datasets import ImageDataset
@@ -95,12 +95,12 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     images: ImageDataset | None = None
     if config.query is not None and not is_store(config.query):
         images = query_images(config.query, **config.listing())
-    with loading_ahead(0 if images is None else len(images), config.checkpoint, config.device):
+    with preload_embedding(0 if images is None else len(images), config.checkpoint, config.device):
         opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
-            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
-        check_kept_result(config, store, "neighbors", **_settings(config))
+            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} images", "Request fewer.")
+        check_result_name(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
     if images is not None:
         queries = embedded_images(
@@ -111,7 +111,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     else:
         queries = rows_of_store(store, config.query_rows or ())
     if config.k > len(gallery.rows):
-        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} nonzero embeddings", "Request fewer.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
 
@@ -127,11 +127,11 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     if store.metric == "cosine":
         zero = zero_rows(features)
         if zero.any():
-            current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
+            current_progress().warning(f"{int(zero.sum())} embeddings of {store.path} are all zero and are never found")
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = chosen_rows(store, config)[rows]
     if len(rows) and not chosen.any():
-        raise nothing_passes(store, config)
+        raise no_rows_error(store, config)
     return _Gallery(features, rows, chosen)
 
 
@@ -144,13 +144,13 @@ def _search(
     features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
-        progress.warning(f"only {num_chosen} rows pass the filters")
+        progress.warning(f"only {num_chosen} images pass the filters")
     found: Found | None = None
     filtered = num_chosen < len(rows)
-    if config.search != "exact" and filtered and few_rows(num_chosen):
-        progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
+    if config.search != "exact" and filtered and is_small_selection(num_chosen):
+        progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
     elif config.search != "exact":
-        found = planned_index(features, metric, config, len(queries.names))
+        found = choose_index(features, metric, config, len(queries.names))
     search: Search
     in_blocks = not has_room(config, 4 * len(rows) * store.dim)
     if found is not None:
@@ -305,7 +305,7 @@ def _settings(config: RetrieveConfig) -> dict[str, object]:
 
 
 def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
-    """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
+    """Write neighbors next to the store; a query that is no row of it has row -1 and its name."""
     assert config.result is not None
     shape = len(hits), max(1, max(len(found) for found in hits))
     neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)

@@ -17,7 +17,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import has_room
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extended_index, keep_index, look_up
+from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extend_index, keep_index, look_up
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -37,20 +37,20 @@ _EXTRA = 50
 
 
 class Search(Protocol):
-    """Finds rows of a gallery."""
+    """Search for the nearest gallery rows."""
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return scores and indices (q, k), nearest first; -1 where fewer are found."""
         ...
 
 
-def few_rows(num_rows: int) -> bool:
-    """Whether so few rows are left by a filter that no index is needed."""
+def is_small_selection(num_rows: int) -> bool:
+    """Return whether a filter leaves so few rows that no index is needed."""
     return num_rows <= _FEW_ROWS
 
 
-def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
-    """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
+def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
+    """Return the index to use, or ``None``; with ``auto``, choose the kind and report the reason.
 
     Args:
         gallery: (g, d) rows that can be found.
@@ -59,11 +59,11 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         num_queries: that will be looked up now.
     """
     num_rows, dim = gallery.shape
-    told = f"{num_rows:,} rows of {dim} numbers"
+    told = f"{num_rows:,} embeddings of dimension {dim}"
     is_auto = config.search == "auto"
     progress = current_progress()
-    if is_auto and few_rows(num_rows):
-        progress.message(f"--search auto: exact, since {told} are soon compared")
+    if is_auto and is_small_selection(num_rows):
+        progress.message(f"--search auto: exact, since comparing {told} is fast")
         return None
     kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
     needed: list[str] = []
@@ -74,15 +74,15 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
-            if few_rows(num_rows) and found.missing:
-                progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
+            if is_small_selection(num_rows) and found.missing:
+                progress.message(f"--search {kind}: comparing {told} exactly is fast too; --search auto chooses")
             return found
         if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
                 progress.message(
-                    f"--search auto: exact, since {asked} among {told} take less time than adding "
-                    f"{found.missing:,} rows to an index; --search {kind} makes one for later"
+                    f"--search auto: exact, since searching {told} for {asked} takes less time than adding "
+                    f"{found.missing:,} embeddings to an index; --search {kind} builds one for later"
                 )
                 return None
             within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
@@ -117,12 +117,12 @@ def indexed_search(
             _say(kind, found.measured)
             return search, found
         except ValueError as error:
-            progress.warning(f"{found.path} is damaged ({error}); the index is built again")
+            progress.warning(f"{found.path} is damaged ({error}); the index is rebuilt")
             discard(found.path)
             found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
     began = time.monotonic()
     try:
-        index: Any = extended_index(gallery, found, metric)
+        index: Any = extend_index(gallery, found, metric)
         search = ApproximateSearch(index, rows, metric=metric)
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
@@ -130,7 +130,7 @@ def indexed_search(
     if found.missing == len(rows):
         progress.message(f"built the {kind} index {took}")
     else:
-        progress.message(f"extended the {kind} index by {found.missing:,} rows {took}")
+        progress.message(f"extended the {kind} index by {found.missing:,} embeddings {took}")
     measured = measure(search, rows)
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
@@ -141,13 +141,13 @@ def indexed_search(
 
 
 def _say(kind: Kind, measured: Measured) -> None:
-    """Say how much an index finds."""
+    """Return how much an index finds."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         current_progress().warning(f"{found}; use --search exact")
     else:
         current_progress().message(
-            f"{found} in {measured.index_ms:.2f} ms a query; exact search takes {measured.exact_ms:.2f} ms"
+            f"{found} in {measured.index_ms:.2f} ms per query; exact search takes {measured.exact_ms:.2f} ms"
         )
 
 
@@ -189,7 +189,7 @@ def find(
 
 
 def measure(search: ApproximateSearch, gallery: StoredRows) -> Measured:
-    """Compare with exact search on rows of the gallery drawn by chance, each without itself."""
+    """Compare with exact search on randomly drawn gallery rows, each excluding itself."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)
     rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])
@@ -226,8 +226,8 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
     return 1000 * float(np.median(times))
 
 
-def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """The error of filters that leave no row."""
+def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """Return the error for filters that leave no rows."""
     options = [
         flag
         for flag, value in (
@@ -237,7 +237,7 @@ def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError
         )
         if value is not None
     ]
-    return ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Choose others.")
 
 
 def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:

@@ -45,7 +45,7 @@ _LINE = {"settings": str, "rows": int, "trained_rows": int, "store": str, "sha25
 
 @dataclass(frozen=True)
 class Measured:
-    """How an index compares with exact search, on rows of the store as queries.
+    """Speed and recall of an index against exact search, with rows of the store as queries.
 
     Attributes:
         width: of the search.
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Found:
-    """What the cache has of the index of a gallery.
+    """A cached index of a gallery.
 
     Attributes:
         kind: of index.
@@ -87,7 +87,7 @@ class Found:
 
     @property
     def missing(self) -> int:
-        """Rows that the file lacks, or lacked before they were added now."""
+        """Number of rows missing from the cached file."""
         return len(self.order) - self.rows
 
     @property
@@ -97,7 +97,7 @@ class Found:
 
     @property
     def origin(self) -> str:
-        """Where it came from, in words."""
+        """Origin of the index, in words."""
         if self.rows and self.missing:
             return f"extended by {self.missing:,} rows"
         return "built now" if self.missing else "from the cache"
@@ -115,7 +115,7 @@ class Found:
 
 
 def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
-    """Find the file of most rows that fits a gallery, (g, d); damaged ones are said and removed."""
+    """Find the cached index that covers most rows of a gallery, (g, d); warn of damaged ones and delete them."""
     settings, best = _settings(kind, metric, gallery.shape[1]), Found(kind, np.arange(len(gallery)))
     keys: NDArray[np.uint64] | None = None
     for path in sorted(_folder().glob(f"*-{kind}-{settings[:16]}-*.index")):
@@ -135,7 +135,7 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
                 raise ValueError("its bytes are not those that were written")
         except (OSError, ValueError, LabelkitError) as error:
             reason = error.problem if isinstance(error, LabelkitError) else str(error)
-            current_progress().warning(f"{path} is damaged ({reason}); the index is built again")
+            current_progress().warning(f"{path} is damaged ({reason}); the index is rebuilt")
             discard(path)
             continue
         rest = np.ones(len(gallery), dtype=np.bool_)
@@ -146,8 +146,8 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
     return best
 
 
-def extended_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
-    """Return the index of all rows, in the order that was found: that of the file and what it lacks.
+def extend_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
+    """Return the index of all rows, in order: those of the cached file, then the missing ones.
 
     Raises:
         ValueError: too few rows for the kind of index.
@@ -202,7 +202,7 @@ def keep_index(
         commit_file(path, write)
         commit_json(path.with_suffix(".json"), {**line, "sha256": digest.hexdigest()})
     except (OSError, LabelkitError) as error:
-        current_progress().warning(f"the index could not be kept and will be built again next time: {error}")
+        current_progress().warning(f"the index could not be cached and will be rebuilt next time: {error}")
         return None
     if found.path is not None and found.store == line["store"] and found.path != path:
         discard(found.path)
@@ -210,7 +210,7 @@ def keep_index(
 
 
 def discard(path: Path) -> None:
-    """Remove an index file, as far as the system lets us."""
+    """Delete an index file if the system allows it."""
     with contextlib.suppress(OSError):
         path.unlink()
         path.with_suffix(".json").unlink()

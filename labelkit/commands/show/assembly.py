@@ -91,7 +91,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     network = run.method.network
     if not isinstance(network, MetricNetwork) or network.assembly is None:
         raise CheckpointError(
-            str(run.folder), "its network has no assembly to show", "Give a run of `labelkit train san` (not --no-san)."
+            str(run.folder), "its network has no assembly to show", "Pass a run of `labelkit train san` (not --no-san)."
         )
     runtime = Runtime(device=config.device)
     network.to(runtime.device)

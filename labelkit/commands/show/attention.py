@@ -142,7 +142,7 @@ def _vision_transformer(run: TrainedRun) -> Backbone:
     backbone = getattr(run.method.network, "backbone", None)
     if not isinstance(backbone, Backbone):
         raise CheckpointError(
-            str(run.folder), "its network has no backbone with attention", "Give a run whose backbone is a ViT."
+            str(run.folder), "its network has no backbone with attention", "Pass a run whose backbone is a ViT."
         )
     try:
         check_vision_transformer(backbone.net)
@@ -154,8 +154,8 @@ def _vision_transformer(run: TrainedRun) -> Backbone:
 def _no_attention(run: TrainedRun, error: UnsupportedBackboneError) -> CheckpointError:
     return CheckpointError(
         str(run.folder),
-        f"there are no attention maps of its backbone {run.method.network.identity['name']}: {error.problem}",
-        "Give a run whose backbone is a plain ViT with a class token, such as vit_base_patch16_224.dino.",
+        f"attention maps are not available for its backbone {run.method.network.identity['name']}: {error.problem}",
+        "Pass a run whose backbone is a plain ViT with a class token, such as vit_base_patch16_224.dino.",
     )
 
 
@@ -258,7 +258,7 @@ def _cells(sample: _Sample, block: int, numbers: _Numbers) -> list[Cell]:
 
 
 def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone, *, has_update: bool) -> None:
-    """Refuse a picture that nobody could open, before the work.
+    """Reject a picture that nobody could open, before the work.
 
     Raises:
         ConfigError: it would be too large.
@@ -273,7 +273,7 @@ def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone
     if max(width, height) > _LARGEST_SIDE:
         raise ConfigError(
             "--out",
-            f"{images} images and {num_blocks} blocks make a picture of {width:,} x {height:,} pixels",
+            f"{images} images and {num_blocks} blocks make an image of {width:,} x {height:,} pixels",
             "Ask for fewer images or blocks" + (", or leave out --heads." if config.heads else "."),
         )
 

@@ -31,7 +31,9 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
         for run in runs:
             if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
                 raise ConfigError(
-                    "--over", f"no epoch of {run.folder} is finished, so its steps cannot be placed", "Use --over step."
+                    "--over",
+                    f"no epoch of {run.folder} is finished, so steps cannot be converted to epochs",
+                    "Use --over step.",
                 )
     from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
 
@@ -65,7 +67,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
     again = {name for name in full if full.count(name) > 1}
     if again:
-        raise ConfigError("--run", f"{', '.join(sorted(again))} is given twice", "Give each run once.")
+        raise ConfigError("--run", f"{', '.join(sorted(again))} is listed twice", "List each run once.")
     return full
 
 
@@ -86,18 +88,18 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]
             unknown.append(pattern)
         chosen |= dict.fromkeys(found)
     if not patterns:
-        raise ConfigError("--metrics", "no name was given", f"Choose from {', '.join(sorted(known))}.")
+        raise ConfigError("--metrics", "no metric is named", f"Choose from {', '.join(sorted(known))}.")
     if unknown:
         near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
         raise ConfigError(
             "--metrics",
-            f"nothing named {' or '.join(unknown)} was logged by {where}; logged: {', '.join(sorted(known))}",
+            f"{where} did not log {' or '.join(unknown)}; it logged: {', '.join(sorted(known))}",
             f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these.",
         )
     if len(chosen) > _MOST_PANELS:
         raise ConfigError(
-            "--metrics", f"{len(chosen)} names to draw, at most {_MOST_PANELS} fit a picture", "Choose fewer."
+            "--metrics", f"{len(chosen)} metrics to draw, but at most {_MOST_PANELS} fit in one image", "Choose fewer."
         )
     return list(chosen)
 

@@ -74,7 +74,7 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
     network = run.method.network
     if not isinstance(network, MetricNetwork) or network.attention is None:
         raise CheckpointError(
-            str(run.folder), "its network has no attention to show", "Give a run of `labelkit train tac-ccl`."
+            str(run.folder), "its network has no attention to show", "Pass a run of `labelkit train tac-ccl`."
         )
     for option, given in (("--block", config.block is not None), ("--heads", config.heads)):
         if given:

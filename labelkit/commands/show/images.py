@@ -31,7 +31,7 @@ DEFAULT_IMAGES = 4
 
 
 def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
-    """The images of the run, or those that were asked for."""
+    """Return the data set of the run, or the requested one."""
     own: Any = run.config
     changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
     own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
@@ -51,7 +51,7 @@ def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
 
 
 def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
-    """The rows that were asked for, or some drawn by the seed, in order.
+    """Return the requested rows, or some drawn by the seed, in order.
 
     Raises:
         ConfigError, DatasetError: there is no such row, or too few can be read.
@@ -60,7 +60,7 @@ def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset)
 
 
 def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
-    """The images that were asked for: name, listing, and row of it.
+    """Return the requested images: name, data set, and row.
 
     Raises:
         ConfigError, DatasetError: there is no such image, or too few can be read.
@@ -105,7 +105,7 @@ def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torc
 
 
 def as_pixels(view: Tensor, method: Method[Any]) -> NDArray[np.float32]:
-    """Return a network's input (1, c, h, w) as it looks, (h, w, c) in [0, 1]."""
+    """Return a network's input (1, c, h, w) as an image, (h, w, c) in [0, 1]."""
     spec = method.network.input_spec
     mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
     pixels: NDArray[np.float32] = (view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
@@ -160,7 +160,7 @@ def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]
     if outside:
         raise ConfigError(
             "--rows",
-            f"no row {', '.join(map(str, outside))} in {dataset.name}, which has {len(dataset)} images",
+            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
             f"Rows count from 0 to {len(dataset) - 1}.",
         )
     return np.asarray(rows, dtype=np.int64)
@@ -171,7 +171,7 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, len(dataset))
     if wanted > len(dataset):
         raise ConfigError(
-            "--num-images", f"{wanted} images of {dataset.name}, which has {len(dataset)}", "Ask for fewer."
+            "--num-images", f"{wanted} images of {dataset.name}, which has only {len(dataset)}", "Request fewer."
         )
     rows: list[int] = []
     for row in keyed_generator(config.seed, "show attention").permutation(len(dataset)).tolist():
@@ -180,7 +180,7 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
         try:
             dataset.source.read(row).decode(image_channels(run.method))
         except BadImage as error:
-            current_progress().warning(f"{dataset.sample_ids[row]}: {error.reason}; another one is taken")
+            current_progress().warning(f"{dataset.sample_ids[row]}: {error.reason}; using another one")
             continue
         rows.append(row)
     if len(rows) < wanted:

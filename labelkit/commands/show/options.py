@@ -40,7 +40,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     num_images: int | None = Field(
         None,
         ge=1,
-        description="Images of the set to draw, chosen by --seed. Default: 4.",
+        description="Number of images to draw, chosen at random by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
@@ -53,14 +53,14 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     )
     dataset: str | None = Field(
         None,
-        description="Take images of this data set; default: the run's own.",
+        description="Data set to take images from; default: the run's.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path | None = Field(
         None, description="Folder of the named data sets; default: the run's.", json_schema_extra=_IMAGES
     )
     split: str | None = Field(None, description="Split to use, or all; default: the run's.", json_schema_extra=_IMAGES)
-    seed: int = Field(0, ge=0, description="Seed of the draw of images and views.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
@@ -84,10 +84,10 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     block: tuple[int, ...] | None = Field(
         None,
-        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
+        description="Blocks to show, 0-based, comma-separated; default: those whose keys move, and the last.",
         json_schema_extra=_MODEL,
     )
-    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
+    heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)
 
     @field_validator("block")
     @classmethod
@@ -120,15 +120,15 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None,
         ge=1,
         le=100,
-        description="Instead of --rows: rows to draw, chosen by --seed. Default: 4.",
+        description="Instead of --rows: number of images to draw, chosen at random by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Patch of the first image that the others are compared with, row,column; default: the middle.",
+        description="Patch of the first image to compare all others with, as row,column; default: the center.",
         json_schema_extra=_PATCHES,
     )
-    seed: int = Field(0, ge=0, description="Seed of the draw of images.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Random seed for choosing images.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
@@ -160,8 +160,8 @@ class ShowCurvesConfig(PictureConfig):
     )
     metrics: tuple[str, ...] | None = Field(
         None,
-        description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
-        "default: loss, and the accuracies if there are any.",
+        description="Metrics to plot, by their logged names, comma-separated, patterns allowed "
+        "(diag/*/update_rel); default: loss, and the accuracies if there are any.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")
 
@@ -174,7 +174,7 @@ _HIDDEN = {**option("Run", preset=False), "hidden": True}
 
 
 class ScheduleOptions(OverwriteOption):
-    """What comes to the options of a training, or takes the place of one of them."""
+    """Options of ``show schedule`` that extend or replace training options."""
 
     images: int | None = Field(
         None,

@@ -100,7 +100,9 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
         return list(config.rows)
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
     if wanted > store.n:
-        raise ConfigError("--num-images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
+        raise ConfigError(
+            "--num-images", f"{wanted} images of {store.path}, which has only {store.n}", "Request fewer."
+        )
     drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
     return sorted(int(row) for row in drawn)
 
@@ -127,9 +129,7 @@ def _views(
         name = store.sample_ids[row]
         pixels = image_pixels(images, position[name]) if name in position else None
         if pixels is None:
-            raise DatasetError(
-                name, "is not there any more, or cannot be read", "Choose other rows, or pass --dataset."
-            )
+            raise DatasetError(name, "no longer exists, or cannot be read", "Choose other rows, or pass --dataset.")
         shown = resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic"))
         views.append(shown.astype(np.float32) / np.float32(255))
     return views

@@ -38,7 +38,7 @@ _CHOOSE_IMAGES: Final = ("holdout", "holdout_classes", "max_per_class", "imbalan
 
 @dataclass(frozen=True)
 class Curves:
-    """Values of a run.
+    """Planned values of a run.
 
     Attributes:
         plan: its updates.
@@ -112,7 +112,7 @@ def show_schedule(config: RunConfig) -> SimpleResult:
 
 
 def run_size(config: RunConfig, images: int | None = None) -> RunSize:
-    """Return how many images are trained on: as told, as published, or as found.
+    """Return the number of training images: requested, published, or counted.
 
     Args:
         config: the options of the training.
@@ -146,7 +146,7 @@ def official_images(config: RunConfig) -> int | None:
 
 
 def planned_curves(method: str, config: RunConfig, size: RunSize) -> Curves:
-    """Return all that changes in a run.
+    """Return all values that change during a run.
 
     Args:
         method: its name.

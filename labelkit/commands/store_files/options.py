@@ -23,13 +23,14 @@ class VerifyConfig(StageConfig):
 
     index: Path = Field(
         ...,
-        description="What to check: a store with its results and patches, a folder of results, one "
-        "result, patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
+        description="File to check: a store with its results and patches, a folder of results, one result, "
+        "patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
         json_schema_extra=STORE,
     )
     images: Path | None = Field(
         None,
-        description="Also compare the image files below this folder with size and SHA-256 in the store or the matches.",
+        description="Also check the image files below this folder against the sizes and SHA-256 in the store or "
+        "the matches.",
         json_schema_extra=_STORE,
     )
 
@@ -43,7 +44,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     out: Path = Field(
         ...,
         description="File to write, with the store and all its results. A sharded store becomes one file unless "
-        "--shards is given.",
+        "--shards is set.",
         json_schema_extra={**_OUTPUT, "makes": "store"},
     )
 

@@ -43,10 +43,10 @@ def pack_results(config: PackConfig) -> SimpleResult:
         size += sum(map(size_of, shards_folder(packed.path).glob("*.h5")))
     progress = current_progress()
     if already_there:
-        progress.message(f"{packed.path} was there already, with the same content")
+        progress.message(f"{packed.path} already exists, with the same content")
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
-        progress.message(f"the patches in {patches_folder(config.index)} are files of their own and stay there")
+        progress.message(f"the patches in {patches_folder(config.index)} are separate files and stay there")
     values: dict[str, object] = {
         "index": config.index,
         "path": packed.path,
@@ -75,7 +75,7 @@ def pack_store(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> tuple[EmbeddingStore, bool]:
-    """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
+    """Write a file with the store and all its results, completely or not at all; arrays are copied block by block.
 
     Args:
         store: the store; it may be packed itself.

@@ -26,8 +26,8 @@ _SHOWN_METRICS = 12
 
 
 @dataclass(frozen=True)
-class LookedAt(SimpleResult):
-    """How far something is.
+class StatusReport(SimpleResult):
+    """Progress of a run or store.
 
     Attributes:
         fault: why a store or its patches cannot be used, to end with; ``None``: they can, or are not there yet.
@@ -37,7 +37,7 @@ class LookedAt(SimpleResult):
 
 
 def look_at(config: StatusConfig) -> SimpleResult:
-    """Say how far a store or a run is.
+    """Return the progress of a store or a run.
 
     Raises:
         NotAStore: there is neither a store nor an unfinished one.
@@ -83,7 +83,7 @@ def _look_at_store(out: Path) -> SimpleResult:
     faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
     # patches are opened only if the store is, so that there is one fault at most
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return LookedAt(values, (), tuple(tables), fault or patch_fault)
+    return StatusReport(values, (), tuple(tables), fault or patch_fault)
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
@@ -159,7 +159,7 @@ class RunStatus:
 
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Look at the unfinished run of a store; every part is verified.
+    """Return the status of a store's unfinished run; every part is verified.
 
     Args:
         out: the store to be made, ``NAME.h5``.
@@ -199,7 +199,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
 
 
 def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Look at the unfinished patches of a store; every file is verified.
+    """Return the status of a store's unfinished patches; every file is verified.
 
     Args, Returns, Raises: as :func:`embedding_status`.
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import LookedAt, RunStatus, embedding_status, patches_status
+from labelkit.commands.store_files.status import RunStatus, StatusReport, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -57,8 +57,8 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def verify_path(config: VerifyConfig) -> LookedAt:
-    """Check a file or folder; all faults are gathered, none is raised.
+def verify_path(config: VerifyConfig) -> StatusReport:
+    """Verify a file or folder; faults are collected, not raised.
 
     Raises:
         NotAStore: there is nothing of this name, or a folder that labelkit did not write.
@@ -89,7 +89,7 @@ def verify_path(config: VerifyConfig) -> LookedAt:
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
         tables += _image_tables(images)
-    return LookedAt(values, (), tuple(tables), _all_in_one(config.index, faults))
+    return StatusReport(values, (), tuple(tables), _all_in_one(config.index, faults))
 
 
 def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
@@ -150,7 +150,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} does not name images", "Give a store or matches as --index.")
+        raise ConfigError("--images", f"{path} does not name images", "Pass a store or matches as --index.")
     with suppress(StoreError):
         are_files = True
         if kind == "matches":
@@ -159,7 +159,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
         else:
             store = open_store(path, verify=False)
             names, sha256 = store.sample_ids, store.sha256
-            are_files = images_were_files(store.file_sizes, store.image_sizes)
+            are_files = has_image_files(store.file_sizes, store.image_sizes)
         faults: list[tuple[str, str]] = []
         if are_files:
             with current_progress().task("images", total=len(names)) as task:
@@ -201,7 +201,7 @@ def _image_tables(images: dict[str, Any]) -> list[Table]:
 
 @dataclass
 class Verified:
-    """One thing that was looked at.
+    """A verified file or folder.
 
     Attributes:
         kind: what it is: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
@@ -219,7 +219,7 @@ class Verified:
 
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a file; with a store also the results in it, those beside it and its patches.
+    """Check a file; with a store also the results in it, those next to it and its patches.
 
     Args:
         path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
@@ -257,7 +257,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store beside it.
+    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store next to it.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -351,7 +351,7 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
 
 
 def _owner(path: Path) -> EmbeddingStore | None:
-    """Open the store that a result lies beside, if there is one."""
+    """Open the store that a result lies next to, if there is one."""
     folder = path.resolve().parent
     return (
         _open_if_there(folder.with_name(folder.name.removesuffix(".results"))) if folder.suffix == ".results" else None
@@ -416,7 +416,7 @@ def _wants_finite(file: CheckedFile, path: str) -> bool:
 def verify_images(
     root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
 ) -> list[tuple[str, str]]:
-    """Compare the SHA-256 of image files with what was noted when they were read.
+    """Compare the SHA-256 of image files with the recorded digests.
 
     Args:
         root: folder that names are relative to.
@@ -431,7 +431,7 @@ def verify_images(
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is no folder", "Give the folder that the names of the images are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Give the folder that the names of the images are relative to.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:
@@ -447,8 +447,8 @@ def verify_images(
     return faults
 
 
-def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
-    """Say whether the images of a store were files.
+def has_image_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
+    """Return whether the images of a store were files.
 
     Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file
     has a header, so all images of a store having that size means that none was one.

@@ -24,8 +24,8 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of cluster or discover. Its groups, and its confidence if it has one, say which "
-        "images are unsure.",
+        description="Result of cluster or discover, whose groups (and confidence, if any) decide which images "
+        "are unsure.",
         json_schema_extra=_STORE,
     )
     out: Path = Field(
@@ -39,9 +39,10 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
     )
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
         "both",
-        description="coverage: images that stand for many without a label (facility location); uncertainty: images "
-        "that two classes claim alike; both: coverage weighted by uncertainty; typical: the middle of each large "
-        "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
+        description="coverage: images that represent many unlabeled ones (facility location); uncertainty: "
+        "images that fit two classes about equally; both: coverage weighted by uncertainty; typical: the center "
+        "of each large unlabeled cluster; k-center: the image farthest from all labeled ones; random: an "
+        "unbiased sample, for checking.",
         json_schema_extra=_RULE,
     )
     split: str = Field("all", description="Split to choose from, or all.", json_schema_extra=_RULE)

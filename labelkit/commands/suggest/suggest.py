@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.active_learning import (
     Candidates,
-    Claims,
+    NearestClasses,
     choose_best,
     choose_covering,
     choose_farthest,
     choose_typical,
-    class_claims,
+    nearest_classes,
     nearest_of,
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.images.read import image_pixels, indexed_images
-from labelkit.commands.common.labels import GivenLabels, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
-from labelkit.commands.common.stored_predictions import expected_chances
+from labelkit.commands.common.stored_predictions import correctness_probabilities
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -88,7 +88,7 @@ class Suggested:
 
 
 def suggested_rows(
-    config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+    config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> Suggested:
     """Choose among some rows of a store.
 
@@ -104,13 +104,13 @@ def suggested_rows(
         StoreError: the result cannot be used.
     """
     if given.labeled.all():
-        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
+        raise DatasetError(given.where, "every image has a label: there is nothing to suggest", "Embed more images.")
     features = _features(store, rows)
     doubt = _doubt(config, store, rows, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
-            "uncertainty needs labels of two classes, or --result with groups",
+            "uncertainty needs labels of at least two classes, or --result with groups",
             "Use --strategy coverage for the first labels.",
         )
     with current_progress().task("choosing images", total=None):
@@ -121,7 +121,7 @@ def suggested_rows(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near duplicate of one that has",
+            "every image has a label, or is a near-duplicate of one with a label",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
@@ -160,8 +160,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
         current_progress().warning(
-            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
-            "these and of labeled ones (--duplicate-share)"
+            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near-duplicates "
+            "of these or of labeled images (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     guesses = chosen.guesses
@@ -211,7 +211,7 @@ def _doubt(
     store: EmbeddingStore,
     rows: NDArray[np.int64],
     features: NDArray[np.float32],
-    given: GivenLabels,
+    given: UsableLabels,
 ) -> _Doubt:
     """Say what is known of the class of each row, from the result if there is one, else from the labels."""
     if config.result is not None:
@@ -219,15 +219,15 @@ def _doubt(
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
-            current_progress().message("fewer than two classes have labels, so that coverage alone counts")
+            current_progress().message("fewer than two classes have labels, so only coverage counts")
         return _Doubt(None, lambda _: "", lambda _: "", "none")
-    claims = class_claims(features, features[given.labeled], labels)
+    claims = nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
     guess, doubts = (lambda row: names[claims.first[row]]), _either(claims, names)
     return _Doubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
 
 
-def _either(claims: Claims, names: Sequence[str]) -> Callable[[int], str]:
+def _either(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
     """Give a function: the two names that claim a row."""
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
@@ -244,9 +244,13 @@ def _doubt_of_result(
     result, groups = grouped.result, grouped.ids[rows]
     there = np.unique(groups[groups >= 0])
     if len(there) < 2:
-        raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
+        raise StoreError(
+            str(result.path),
+            f"does not have two or more groups for these images ({len(there)})",
+            "Name one with two or more.",
+        )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
-    claims = class_claims(features, _means(features, groups, there), there)
+    claims = nearest_classes(features, _means(features, groups, there), there)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -255,7 +259,7 @@ def _doubt_of_result(
     if confidence is None:
         return _Doubt(claims.uncertainty, guess, _either(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
-    chances = expected_chances(result)
+    chances = correctness_probabilities(result)
     right = sure if chances is None else chances[rows]
     return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
@@ -268,13 +272,13 @@ def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDAr
 def _choose(
     config: SuggestConfig,
     features: NDArray[np.float32],
-    given: GivenLabels,
+    given: UsableLabels,
     doubt: _Doubt,
     to_label: NDArray[np.float64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
-    candidates.close_near(to_label)
+    candidates.exclude_near(to_label)
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
@@ -300,7 +304,7 @@ def _table(names: list[str], chosen: Suggested, guesses: list[str]) -> bytes:
     return csv_bytes(
         COLUMNS,
         (
-            [written_name(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
+            [escaped_path(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
             for name, score, reason, guess in lines
         ),
     )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge, hidden_labels_right
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.reuse import plan_reuse, stand_in
 from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
@@ -34,7 +34,7 @@ _LEAST_HIDDEN: Final = 5
 
 @dataclass(frozen=True)
 class FrozenScore:
-    """Labels that were hidden in turn, and named from the others.
+    """Score of hidden labels predicted from the others.
 
     Attributes:
         count: labels that were hidden.
@@ -50,7 +50,7 @@ class FrozenScore:
     classifier: str
 
     def describe(self) -> str:
-        """Say it in words."""
+        """Return the score in words."""
         return (
             f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
             f"{percent(self.high)}), by {self.classifier}"
@@ -84,7 +84,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         return None  # training says what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    right = hidden_labels_right(RowJudge(unit, labels[chosen]), labels[chosen], generator)
+    right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
     if len(right) < _LEAST_HIDDEN:
         return None
     low, high = _wilson(float(right.mean()), len(right))
@@ -99,7 +99,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def starts_from_weights(config: RunConfig) -> bool:
-    """Whether the features that training starts from mean something: rows of a store, or a network with weights."""
+    """Return whether training starts from meaningful features: embeddings, or a network with weights."""
     return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))
 
 

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
-from labelkit.data.image_bank import ImageBank, KeptBank, view_kinds
+from labelkit.data.image_bank import CachedViewBank, ImageBank, view_kinds
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import KeptPart, kept_shape
+from labelkit.models.frozen_part import ReusablePart, kept_shape
 from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.kept_views import KeptPlan, KeptViews
+from labelkit.store.kept_views import CachedViewPlan, CachedViews
 from labelkit.training.compute_device import has_native_bf16, images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
@@ -39,7 +39,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Reuse:
-    """What is to be kept for a run.
+    """Cache of frozen outputs for a run.
 
     Attributes:
         part: what of the network is frozen.
@@ -51,16 +51,16 @@ class Reuse:
         seconds: estimate for all views on this machine.
     """
 
-    part: KeptPart
+    part: ReusablePart
     views: tuple[tuple[ViewSpec, int | None], ...]
     kinds: tuple[int, ...]
     followers: tuple[int, ...]
-    plan: KeptPlan
+    plan: CachedViewPlan
     bf16: bool
     seconds: float
 
     def describe(self) -> str:
-        """Say how much it is."""
+        """Return the size of the cache in words."""
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
         return (
             f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
@@ -73,7 +73,7 @@ def _size_text(size: int) -> str:
 
 
 def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
-    """Find what is to be kept; ``None``: it was not asked for.
+    """Plan what to cache; ``None`` if caching is off.
 
     Raises:
         ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
@@ -82,7 +82,9 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
     if config.compile:
-        raise ConfigError("--reuse-frozen", "what is compiled takes images, not what is kept", "Leave out --compile.")
+        raise ConfigError(
+            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Leave out --compile."
+        )
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
@@ -114,7 +116,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "precision": "bf16" if bf16 else config.precision,
         "device": runtime.device.type,
     }
-    plan = KeptPlan(recipe, bank.rows, counts, shapes, dtypes)
+    plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
     limit = config.max_disk_bytes
     if limit is not None and plan.num_bytes > limit:
         problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
@@ -123,7 +125,9 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
 
 
-def _agrees_in_bf16(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: KeptPart) -> bool:
+def _agrees_in_bf16(
+    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: ReusablePart
+) -> bool:
     """Whether the frozen part may compute in bf16: it was not asked to be exact, and what is kept of images agrees.
 
     What is trained has no say: a run that is resumed must find the same.
@@ -148,7 +152,7 @@ def _agrees_in_bf16(method: Method[Any], bank: ImageBank, config: RunConfig, run
     return found_alike["cosine"] > LEAST_COSINE and found_alike["neighbors"] >= LEAST_NEIGHBORS
 
 
-def keep_views(
+def cache_views(
     method: Method[Any],
     bank: ImageBank,
     config: RunConfig,
@@ -156,8 +160,8 @@ def keep_views(
     reuse: Reuse,
     out: Path,
     begun: Callable[[Path], None],
-) -> KeptBank:
-    """Make what is missing, and return what training draws from.
+) -> CachedViewBank:
+    """Compute missing cached views, and return the bank to train from.
 
     Args:
         method: the method, with the weights it trains from.
@@ -174,7 +178,7 @@ def keep_views(
         DatasetError: an image that could be read before cannot be read any more.
     """
     progress = current_progress()
-    kept = KeptViews(out.resolve().parent, reuse.plan)
+    kept = CachedViews(out.resolve().parent, reuse.plan)
     if runtime.is_main:
         kept.begin()
         begun(kept.folder)
@@ -184,7 +188,7 @@ def keep_views(
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:
-        progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
+        progress.message(f"frozen part: caching {reuse.describe()} in {kept.folder}")
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     with progress.task("frozen part", total=reuse.plan.num_parts) as task:
         task.skip(reuse.plan.num_parts - len(missing))
@@ -193,10 +197,10 @@ def keep_views(
                 kept.commit(number, maker.values(reuse.plan.part(number)))
             task.advance()
     runtime.barrier()
-    return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
+    return CachedViewBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
 
 
-def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
+def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> CachedViewBank:
     """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written.
 
     Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
@@ -213,7 +217,7 @@ def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: R
         for by in range(others)
     ]
     parts = [made[place % len(made)] for place in range(number)]
-    return KeptBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
+    return CachedViewBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
 
 
 @dataclass(frozen=True)
@@ -224,9 +228,9 @@ class _Maker:
     bank: ImageBank
     config: RunConfig
     runtime: Runtime
-    frozen: KeptPart
+    frozen: ReusablePart
     views: tuple[tuple[ViewSpec, int | None], ...]
-    plan: KeptPlan
+    plan: CachedViewPlan
     bf16: bool
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

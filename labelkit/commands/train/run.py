@@ -20,14 +20,14 @@ from labelkit.commands.common.networks import trained_labels_of
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import PreparedData, info_record
 from labelkit.commands.train.dry_run import plan_training, starts_from_weights
-from labelkit.commands.train.reuse import keep_views, plan_reuse
+from labelkit.commands.train.reuse import cache_views, plan_reuse
 from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import OwnSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import value_text, values_before
+from labelkit.options.base import legacy_defaults, value_text
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import plain_json
@@ -62,7 +62,7 @@ def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
         for name in sorted(watched.keys() - called):
             current_progress().warning(
                 f"{own.name}: the first step did not call {name!r} ({type(watched[name]).__name__}): unless a later "
-                "phase does, labelkit calls its own module, by another name (guide on methods of your own)"
+                "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
             )
 
     if watched:
@@ -95,7 +95,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
         raise ConfigError(
-            "--compile", f"{method_name} looks inside the backbone, which is not run as a whole", "Leave it out."
+            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Leave it out."
         )
     if config.dry_run:
         return plan_training(method_name, config)
@@ -123,7 +123,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     if config.resume:
-        before = values_before(type(config))
+        before = legacy_defaults(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
         _, written = read_run_config(run.path)
         constants = config.constants.items()
@@ -146,7 +146,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     runtime.barrier()
 
     if setup.bank.bad:
-        progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
+        progress.warning(f"{len(setup.bank.bad)} images could not be read and are skipped; see skipped.json")
     total_parameters, trained_parameters = count_parameters(setup.method)
     progress.message(
         f"{method_name} on {config.main_dataset}: {setup.prepared.describe()}; "
@@ -187,11 +187,11 @@ def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: Run
     def begun(folder: Path) -> None:
         run.write_json(KEPT, {"folder": f"../{folder.name}"})
 
-    trainer.train_on(keep_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
+    trainer.train_on(cache_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
-    """Refuse to go on when images, labels or the split are no longer those of the run.
+    """Reject to continue when images, labels or the split are no longer those of the run.
 
     Raises:
         CheckpointMismatch: naming the first thing that differs.

@@ -14,7 +14,7 @@ from labelkit.commands.common.training_data import (
     PreparedData,
     eval_images,
     prepare_data,
-    warn_of_lost,
+    warn_of_lost_content,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -31,14 +31,14 @@ from labelkit.training.trainer import Trainer
 
 
 def open_runtime(config: RunConfig) -> Runtime:
-    """Return where and how exactly to compute."""
+    """Return the runtime: device and precision."""
     return Runtime(
         device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
     )
 
 
 def run_folder(config: RunConfig) -> Path:
-    """Where a run goes: ``--out``, or ``runs/METHOD-DATASET``."""
+    """Return the run folder: ``--out``, or ``runs/METHOD-DATASET``."""
     if config.out is not None:
         return config.out
     return Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
@@ -51,7 +51,7 @@ def dataset_label(dataset: str) -> str:
 
 @dataclass
 class RunSetup:
-    """What is built before the first step."""
+    """Everything built before the first training step."""
 
     prepared: PreparedData
     bank: ImageBank
@@ -75,8 +75,8 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
     if config.needs_unlabeled and not (prepared.labels < 0).any():
         raise DatasetError(
             config.main_dataset,
-            f"every image is labeled, so that {method_name} finds no unlabeled image to learn from",
-            "Pass --num-labels N to hide the others and measure how well N do; or learn from all labels with "
+            f"every image is labeled, so {method_name} has no unlabeled images to learn from",
+            "Pass --num-labels N to hide the others and measure how well N labels do, or learn from all labels with "
             "`labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
         )
     info = prepared.info(config.view_size or 0)
@@ -91,12 +91,12 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
             return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
-        bank.check(config.bad_limit)
-        warn_of_lost(dataset, bank.lost)
+        bank.check(config.max_bad_fraction)
+        warn_of_lost_content(dataset, bank.lost)
         return bank
 
     def known(option: str) -> NDArray[np.int64]:
-        progress.warning(f"{option} uses labels that are hidden from training: what comes out is a comparison alone")
+        progress.warning(f"{option} uses labels that are hidden from training: use the result only for comparison")
         return prepared.dataset.labels
 
     method.attach(

@@ -121,8 +121,8 @@ def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise DatasetError(
             spec.name,
-            f"download from {published.url} failed ({error}); this computer may be offline",
-            f"Fetch the archive elsewhere and unpack it into {data_root}.",
+            f"download from {published.url} failed ({error}); this machine may be offline",
+            f"Download the archive elsewhere and unpack it into {data_root}.",
         ) from error
 
 
@@ -143,7 +143,9 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
             problem = f"'X' is {pixels.dtype} {pixels.shape}, expected bytes (32, 32, 3, {len(digits)})"
             raise DatasetError(str(path), problem, remedy)
         if digits.min() < 0 or digits.max() > 10:
-            raise DatasetError(str(path), f"labels reach from {digits.min()} to {digits.max()}, not 1 to 10", remedy)
+            raise DatasetError(
+                str(path), f"labels range from {digits.min()} to {digits.max()}, not from 1 to 10", remedy
+            )
         images.append(np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)))
         labels[split] = digits.astype(np.int64) % 10
     names = [str(digit) for digit in range(10)]

@@ -42,7 +42,7 @@ class BenchmarkClasses:
             )
 
     def check(self, name: str, num_classes: int) -> None:
-        """Refuse data with another number of classes.
+        """Reject data with another number of classes.
 
         Args:
             name: the data set, for the message.
@@ -56,8 +56,8 @@ class BenchmarkClasses:
                 name,
                 f"the class list of this benchmark does not match the data: expected {self.num_classes:,} classes, "
                 f"found {num_classes:,}",
-                f"Look at `labelkit datasets --dataset {name}`. Of a part of it, use no label with --label-split none, "
-                "or choose old classes with --num-old-classes or --old-classes.",
+                f"See `labelkit datasets --dataset {name}`. For a subset of it, use --label-split none, or choose "
+                "old classes with --num-old-classes or --old-classes.",
             )
 
 

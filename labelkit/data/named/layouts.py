@@ -100,7 +100,7 @@ class DatasetSpec:
 
     @property
     def layout(self) -> str:
-        """What has to lie where, for people."""
+        """Return the required folder layout, for messages."""
         if self.made:
             return self.made
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
@@ -139,8 +139,8 @@ class DatasetSpec:
         """Return the needs that are not in a folder, each by its first name."""
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
-    def is_it(self, folder: Path) -> bool:
-        """Tell the set's folder from any other with the same needs."""
+    def is_dataset_folder(self, folder: Path) -> bool:
+        """Return whether a folder is this set's, not another's with the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -169,7 +169,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
     places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
     for place in places:
-        if place.is_dir() and not spec.lacks(place) and spec.is_it(place):
+        if place.is_dir() and not spec.lacks(place) and spec.is_dataset_folder(place):
             return place
     needs = ", ".join(names[0] for names in spec.needs)
     for archive in (place / name for place in places for name in spec.archives):
@@ -177,7 +177,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
             command = f"unzip -q {archive} -d" if archive.suffix == ".zip" else f"tar -xf {archive} -C"
             problem = f"expected {needs}, found {archive}, which is not unpacked"
             raise DatasetIncomplete(spec.name, problem, f"Run `{command} {archive.parent}`.")
-    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_it(data_root)
+    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
         nearest = min(started, key=lambda place: len(spec.lacks(place)))
@@ -207,7 +207,7 @@ def list_files(
     class_names: Sequence[str] = (),
     remedy: str,
 ) -> ImageDataset:
-    """Make a listing of what a set's own lists name, in any order.
+    """Build a data set from the set's own lists, in any order.
 
     Args:
         name: of the set.
@@ -231,7 +231,7 @@ def list_files(
     together = "\n".join(("", *names, ""))
     if any(mark in together for mark in ("/.", "//", "\n/", "/\n", "\n.", "\0")):
         for name in filter(_OUTSIDE.search, names):
-            raise DatasetError(str(root), f"names {name!r}, which is not inside of the set", remedy)
+            raise DatasetError(str(root), f"names {name!r}, which is outside the data set", remedy)
     if missing := _missing(root, names):
         gone = set(missing)
         expected = Counter(row.split for row in listed)
@@ -240,7 +240,7 @@ def list_files(
         expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
         raise DatasetIncomplete(
             str(root),
-            f"{compare_counts(found_of, expected_of)}; missing: {name_some(missing)}",
+            f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
             remedy,
             found=found_of,
             num_classes=len(class_names),
@@ -284,7 +284,7 @@ def attach_masks(
     if missing:
         raise DatasetIncomplete(
             str(root),
-            f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
+            f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}",
             remedy,
             num_classes=0,
         )
@@ -360,7 +360,7 @@ def read_lines(path: Path) -> list[str]:
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(str(path), "is not a UTF-8 text", "Unpack it again.") from error
+        raise DatasetError(str(path), "is not UTF-8 text", "Unpack it again.") from error
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
@@ -376,9 +376,9 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     except Exception as error:
         # A damaged file makes the reader trip over anything: ValueError, TypeError, zlib.error, struct.error and more.
         problem = f"cannot be read as a MATLAB file: {error}"
-        raise DatasetError(str(path), problem, "Fetch or unpack it again.") from error
+        raise DatasetError(str(path), problem, "Download or unpack it again.") from error
     if missing := [name for name in variables if name not in content]:
-        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Fetch or unpack it again.")
+        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack it again.")
     return [np.atleast_1d(content[name]) for name in variables]
 
 
@@ -389,7 +389,7 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> s
     )
 
 
-def name_some(names: Sequence[str]) -> str:
+def abbreviate_names(names: Sequence[str]) -> str:
     """Return the first few of some names, and how many more there are."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])

@@ -16,10 +16,10 @@ from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
     Listed,
+    abbreviate_names,
     compare_counts,
     list_class_folders,
     list_set,
-    name_some,
     read_lines,
     read_matlab,
     read_table,
@@ -119,7 +119,7 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
             raise DatasetIncomplete(
                 str(root / split),
                 f"expected {len(names):,} class folders with images, found {len(names) - len(missing):,}; "
-                f"missing: {name_some(missing)}",
+                f"missing: {abbreviate_names(missing)}",
                 f"Unpack each archive into a folder of its name, <wnid>/. {spec.remedy(root.parent)}",
                 found={part: sum(len(files[part].get(name, ())) for name in names) for part in files},
                 num_classes=len(names) - len(missing),
@@ -137,7 +137,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
         raise DatasetIncomplete(
             str(root / "small-train"),
             f"expected {spec.num_classes} class folders with images, found {len(names)}; "
-            f"empty: {name_some(empty) or 'none'}",
+            f"empty: {abbreviate_names(empty) or 'none'}",
             spec.remedy(root.parent),
             found={
                 split: sum(map(len, part.values())) for split, part in zip(spec.num_images, (train, val), strict=True)
@@ -145,7 +145,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
             num_classes=len(names),
         )
     if extra := sorted(set(val) - set(names)):
-        raise ValueError(f"small-validation has classes that small-train does not have: {name_some(extra)}")
+        raise ValueError(f"small-validation has classes that small-train does not have: {abbreviate_names(extra)}")
     return _class_folders(spec, root, files, names)
 
 
@@ -163,7 +163,7 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
         raise DatasetIncomplete(
             str(root / "train"),
             f"expected {spec.num_classes} class folders with images/, found {len(names) - len(missing)}"
-            + (f"; missing: {name_some(missing)}" if missing else ""),
+            + (f"; missing: {abbreviate_names(missing)}" if missing else ""),
             spec.remedy(root.parent),
             num_classes=len(names) - len(missing),
         )
@@ -224,7 +224,7 @@ def _class_folders(
 
 
 def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed], num_classes: int) -> None:
-    """Refuse folders, which no list can be compared with, that have another number of images than published."""
+    """Reject folders, which no list can be compared with, that have another number of images than published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):

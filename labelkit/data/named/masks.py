@@ -18,7 +18,7 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
-    find_outside,
+    find_outside_box,
     no_objects,
     sorted_by_bytes,
 )
@@ -157,7 +157,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p; a film is a folder, masks number its objects from 1."""
+    """List DAVIS 2017 at 480p; a video is a folder, masks number its objects from 1."""
     images: list[list[str]] = []
     for (path,) in spec.needs[:2]:
         films = list(filter(None, read_lines(root / path)))
@@ -206,12 +206,14 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the archives again.") from error
     except ElementTree.ParseError as error:
-        raise DatasetError(str(path), f"is no XML: {error}", "Unpack the archives again.") from error
+        raise DatasetError(str(path), f"is not XML: {error}", "Unpack the archives again.") from error
     boxes, labels, difficult = [], [], []
     for place, entry in enumerate(tree.findall("object"), start=1):
         name = entry.findtext("name", "").strip()
         if name not in _CLASSES:
-            raise DatasetError(str(path), f"object {place} is of class {name!r}, which VOC has not", "Unpack it again.")
+            raise DatasetError(
+                str(path), f"object {place} has class {name!r}, which is not a VOC class", "Unpack it again."
+            )
         left, top, right, bottom = (_number(path, place, entry, side) for side in ("xmin", "ymin", "xmax", "ymax"))
         # pixels are counted from 1, and a box has its last ones inside
         boxes.append((left - 1, top - 1, right, bottom))
@@ -221,9 +223,9 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
     if not boxes:
         return no_objects(), (size[0], size[1])
     corners = np.array(boxes, dtype=np.float64)
-    outside = find_outside(corners, (size[0], size[1]))
+    outside = find_outside_box(corners, (size[0], size[1]))
     if outside is not None:
-        problem = f"object {outside + 1} lies mostly outside of its image of {size[1]} x {size[0]} pixels"
+        problem = f"object {outside + 1} lies mostly outside its image of {size[1]} x {size[0]} pixels"
         raise DatasetError(str(path), problem, "Unpack the archives again.")
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
     return Objects(corners, np.array(labels, np.int64), np.array(difficult), areas), (size[0], size[1])
@@ -261,7 +263,9 @@ def _read_presence(path: Path) -> dict[str, int]:
     for number, line in enumerate(read_lines(path), 1):
         words = line.split()
         if words and (len(words) != 2 or words[1] not in _PRESENCE):
-            raise DatasetError(f"{path}:{number}", f"{line!r} is not an image and 1, 0 or -1", "Unpack it again.")
+            raise DatasetError(
+                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack it again."
+            )
         if words:
             found[words[0]] = _PRESENCE[words[1]]
     return found

@@ -113,7 +113,7 @@ def scene_label(seed: int, split: int, index: int) -> int:
 
 
 def video(seed: int, split: int, index: int) -> list[Scene]:
-    """Draw one film: the objects of a scene move and turn before a background that stays.
+    """Draw one video: the objects of a scene move and turn before a background that stays.
 
     Returns:
         ``NUM_FRAMES`` frames; an object has the same ``instance`` in all of them.

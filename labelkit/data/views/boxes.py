@@ -134,7 +134,7 @@ def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLi
     return matrices
 
 
-def paired_boxes(
+def replace_paired_boxes(
     boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
 ) -> NDArray[np.float64]:
     """Put the boxes of matching images in the place of those that were chosen at random, (b, 4) in pixels."""

@@ -179,7 +179,7 @@ def geometric_matrices(
     return total[:, :2]
 
 
-def change_tones(
+def apply_color_operations(
     images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> Tensor:
     """Carry out all operations that are not geometric, in the order of the draws.

@@ -157,7 +157,7 @@ def crop_views(
     chiral: bool,
     photographic: bool = True,
 ) -> tuple[ViewSpec, ...]:
-    """Return two large and some small views of DINO.
+    """Return DINO's two large and several small crops.
 
     Each has a box of its own, and is mirrored or not. Where boxes overlap, an image is mirrored in all of its views or
     in none, so that a place of one can be found in another.

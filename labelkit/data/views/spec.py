@@ -93,7 +93,7 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """How one view of a row of a store is made; every default leaves the row as it is.
+    """Recipe of one view of an embedding; by default it is unchanged.
 
     Attributes:
         noise: mean length of the random step that moves a row of length 1.
@@ -119,7 +119,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """How one view of an image is made; every default leaves the image as it is.
+    """Recipe of one view of an image; by default the image is unchanged.
 
     Attributes:
         size: height and width of the view, pixels.
@@ -230,12 +230,12 @@ class ViewSpec:
 
     @property
     def shows_partner(self) -> bool:
-        """Whether a pair's other image is shown."""
+        """Return whether a pair's other image is shown."""
         return self.partner or self.follows is not None
 
     @property
     def has_warp(self) -> bool:
-        """Whether stage 2 is more than a mirror image."""
+        """Return whether stage 2 is more than a mirror image."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 
@@ -311,7 +311,7 @@ def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """What the second views of a batch show.
+    """Content of the second views of a batch.
 
     Attributes:
         rows: (b,) int64, rows of the data set; those of the first views where an image follows itself.
@@ -331,7 +331,7 @@ class PairPlan:
 
 
 class Pairing(Protocol):
-    """Says what the second views show."""
+    """Determines what the second views show."""
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Return the plan of a batch; an image's part depends on its row, key, seed and epoch alone."""

@@ -33,10 +33,10 @@ from labelkit.data.batch import ViewGeometry, send, send_all, send_tensor
 from labelkit.data.center_crop import Interpolation, resize_part
 from labelkit.data.datasets import ImageDataset, read_pair
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, paired_boxes
+from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, replace_paired_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
-    change_tones,
+    apply_color_operations,
     choose_operations,
     cut_out,
     gaussian_blur,
@@ -80,7 +80,7 @@ def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float
     matrices[:, :, 0] *= mirror[:, None]
     if spec.random_operations:
         # of the view that the weak part has made
-        matrices = compose(matrices, geometric_matrices(*drawn_operations(spec, draws, view)))
+        matrices = compose(matrices, geometric_matrices(*draw_operations(spec, draws, view)))
     return matrices
 
 
@@ -113,7 +113,7 @@ def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate((matrices, last), axis=1)
 
 
-def drawn_operations(
+def draw_operations(
     spec: ViewSpec, draws: Draws, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
     """RandAugment's draws, the same in stages 2 and 3."""
@@ -206,7 +206,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
 def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """What RandAugment does to colors, and Cutout."""
     if spec.random_operations:
-        images = change_tones(images, *drawn_operations(spec, draws, view))
+        images = apply_color_operations(images, *draw_operations(spec, draws, view))
     if spec.cutout:
         images = cut_out(images, draws.uniform(view, "cutout", 3), spec.cutout, spec.cutout_fill)
     return images
@@ -247,7 +247,7 @@ def apply_views(
     made, geometries = [], []
     every = boxes_of_views(views, (heights, widths), (heights, widths), draws)
     for number, spec in enumerate(views):
-        boxes = paired_boxes(every[number], pairs, number, heights, widths)
+        boxes = replace_paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
         inner = view_matrices(spec, draws, number, whole)
         total = compose(box_matrices(boxes, heights, widths), inner)

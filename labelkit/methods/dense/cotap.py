@@ -42,8 +42,8 @@ from labelkit.methods.dense.cotap_network import (
     DenseNetwork,
     build_dense_network,
     check_dense_run,
+    copy_dense_networks,
     neighbor_view,
-    take_dense_parts,
 )
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
@@ -58,7 +58,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
-    """Needs no label; with scenes alone, only the terms on patches."""
+    """Needs no labels; with scenes alone, only the patch terms are used."""
 
     never_decayed = "filter.prototypes"
     #: Where neighbors are kept, if anywhere.
@@ -118,13 +118,15 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Backbones and projectors of both networks of a run of CoTAP, for a stage with another filter."""
-        return take_dense_parts(self.network, self.target, tensors, where, self.config.projector_init == "checkpoint")
+        return copy_dense_networks(
+            self.network, self.target, tensors, where, self.config.projector_init == "checkpoint"
+        )
 
     def on_backbone_taken(self) -> None:
         """Take the projector that came with a backbone, and start both networks equal."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
-            self.network.take_projector_file(source)
+            self.network.load_projector_file(source)
         self.target.load_state_dict(self.network.state_dict())
 
     def _neighbor_table(self) -> NDArray[np.int32]:
@@ -150,7 +152,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
 @dataclass(frozen=True)
 class NeighborPlace:
-    """Where neighbors are kept.
+    """Location of stored neighbors.
 
     Attributes:
         path: the file.
@@ -239,7 +241,7 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Shows each image with one of its neighbors, drawn anew each time; see ``labelkit.data.views.boxes.Pairing``.
+    """Shows each image with one of its neighbors, drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.

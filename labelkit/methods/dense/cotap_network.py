@@ -23,7 +23,7 @@ from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import check_crops, take_branches
+from labelkit.methods.dense.recipe import check_crops, copy_branches
 from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneOptions
@@ -240,7 +240,7 @@ def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwo
     _train_only_what_is_used(config, network)
     notes = []
     if config.projector_init == "checkpoint":
-        if config.weights is not None and not network.take_projector_file(config.weights):
+        if config.weights is not None and not network.load_projector_file(config.weights):
             notes.append(f"warning: {config.weights} holds no projection, so the projector starts from scratch")
         elif config.weights is None and config.pretrained:
             notes.append("warning: the hub's weights hold no projection, so the projector starts from scratch")
@@ -257,7 +257,7 @@ def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None
 
 
 def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:
-    """Refuse options that do not fit the network, the images or the processes.
+    """Reject options that do not fit the network, the images or the processes.
 
     Raises:
         ConfigError: naming the option.
@@ -265,11 +265,13 @@ def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int
     check_crops(config, network)
     if config.patch_ranking and config.batch_size // process_count() < 2:
         raise ConfigError(
-            "--batch-size", "a process needs two images for --patch-ranking", "Raise it, or pass --patch-ranking 0."
+            "--batch-size",
+            "each process needs at least two images for --patch-ranking",
+            "Raise it, or pass --patch-ranking 0.",
         )
     if config.image_concentration and config.num_neighbors >= num_objects:
         raise ConfigError(
-            "--num-neighbors", f"{config.num_neighbors} neighbors among {num_objects} images", "Lower it."
+            "--num-neighbors", f"{config.num_neighbors} neighbors, but only {num_objects} images", "Lower it."
         )
 
 
@@ -278,7 +280,7 @@ def neighbor_view(first: ViewSpec, number: int) -> ViewSpec:
     return replace(first, partner=True, mirror_as=number)
 
 
-def take_dense_parts(
+def copy_dense_networks(
     network: DenseNetwork, target: DenseNetwork, tensors: Mapping[str, Tensor], where: str, projector: bool
 ) -> str | None:
     """Take the backbones, and the projectors if they are wanted, of both networks of a run of CoTAP.
@@ -290,7 +292,7 @@ def take_dense_parts(
         CheckpointMismatch: other backbones.
         ConfigError: other projectors.
     """
-    if not take_branches(network, target, tensors, where, projector=projector):
+    if not copy_branches(network, target, tensors, where, projector=projector):
         return None
     if not projector:
         return "both backbones; projectors and filter start anew"

@@ -63,7 +63,7 @@ class RunningCenter(nn.Module):
         self._seen = []
 
 
-def growing_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
+def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
     """Linear growth from the first step on, then constant; constant throughout without steps."""
     share = GrowingWeight(1.0, steps)
     return lambda step: start + (full - start) * share(step)
@@ -87,7 +87,7 @@ def build_student(
     return network
 
 
-def take_start(
+def load_start_weights(
     config: SelfDistillationConfig,
     network: DistillationNetwork,
     target: DistillationNetwork,
@@ -119,8 +119,8 @@ def take_start(
     where, state = str(path), load_weights_file(path)
     student, teacher = distilled_branches(state, where)
     # a released teacher has no mask token, as it sees all
-    missing = target.take_head(replace(teacher, mask_token=student.mask_token), where)
-    network.take_head(student, where)
+    missing = target.copy_head(replace(teacher, mask_token=student.mask_token), where)
+    network.copy_head(student, where)
     if student is not teacher:
         network.backbone.fit_weights(student.state, where)
     for of, center in centers.items():

@@ -27,7 +27,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = Field(
         "dino",
-        description="Colors. dino: jitter, gray, blur, and solarize in the second large view; none: as they are.",
+        description="Color augmentation. dino: jitter, gray, blur, and solarize in the second large view; none: "
+        "no change.",
         json_schema_extra=_VIEWS,
     )
 
@@ -36,7 +37,7 @@ class SelfDistillationConfig(SlowTargetConfig):
     )
     norm_last_layer: bool = Field(
         False,
-        description="Hold the length of the last layer's rows at 1; released: off for ViT-S, on for ViT-B.",
+        description="Keep each weight vector of the last layer at norm 1 (released code: off for ViT-S, on for ViT-B).",
         json_schema_extra=_DISTILLATION,
     )
     freeze_last_layer_steps: int = Field(

@@ -158,7 +158,7 @@ class DistillationNetwork(TokenNetwork):
         outputs: Tensor = self.last_layer(self.projector(features))
         return outputs
 
-    def take_head(self, branch: DistilledBranch, where: str) -> list[str]:
+    def copy_head(self, branch: DistilledBranch, where: str) -> list[str]:
         """Start projector, last layer and mask token from those of a full checkpoint.
 
         Args:
@@ -173,7 +173,7 @@ class DistillationNetwork(TokenNetwork):
             CheckpointError: several projectors.
         """
         missing = []
-        if not self.take_projector_of(branch.state, where):
+        if not self.copy_projector_tensors(branch.state, where):
             missing.append("projection")
         if branch.last_layer is None:
             missing.append("last layer")
@@ -192,7 +192,7 @@ def _take_layer(own: DirectionLayer, given: LastLayer, where: str) -> None:
     if own.directions.shape != given.directions.shape:
         shapes = f"{list(given.directions.shape)}, here {list(own.directions.shape)}"
         raise ConfigError(
-            "--num-outputs", f"the last layer of {where} is {shapes}", "Give its sizes, or --projector-init scratch."
+            "--num-outputs", f"the last layer of {where} is {shapes}", "Pass its sizes, or --projector-init scratch."
         )
     own.directions.copy_(given.directions)
     if own.lengths is not None:

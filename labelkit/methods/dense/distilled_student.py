@@ -18,12 +18,12 @@ from labelkit.methods.dense.distillation import (
     build_student,
     centered_targets,
     distillation_views,
-    growing_temperature,
-    take_start,
+    load_start_weights,
+    warmup_temperature,
 )
 from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.distilled_network import DistillationNetwork
-from labelkit.methods.dense.recipe import SlowTarget, take_branches, watch_targets
+from labelkit.methods.dense.recipe import SlowTarget, copy_branches, watch_targets
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.timing import RunSize, Scheduled
 
@@ -51,10 +51,10 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
             self.centers["patch"] = RunningCenter(config.num_outputs, PATCH_CENTER_DECAY)
         self.equal_buffers = tuple(f"centers.{of}.value" for of in self.centers)
         self.loss = MultiViewDistillationLoss(config.student_temperature)
-        self._temperature = growing_temperature(
+        self._temperature = warmup_temperature(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
-        self._notes = take_start(config, self.network, self.target, self._named_centers(), config.weights)
+        self._notes = load_start_weights(config, self.network, self.target, self._named_centers(), config.weights)
 
     def center(self, of: CenterOf) -> RunningCenter:
         """The running mean of the target's outputs for class tokens or patches."""
@@ -80,7 +80,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     @classmethod
     def scheduled(cls, config: DistillationConfigT, size: RunSize) -> Mapping[str, Scheduled]:
         """Decay and temperature of the target."""
-        temperature = growing_temperature(
+        temperature = warmup_temperature(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
         return {**super().scheduled(config, size), "teacher_temperature": lambda now: temperature(now.step)}
@@ -126,7 +126,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Backbones and projectors of both networks of a run of CoTAP, DINO or iBOT."""
         projector = self.config.projector_init == "checkpoint"
-        if not take_branches(self.network, self.target, tensors, where, projector=projector):
+        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
         return "both backbones and projectors; last layers start anew" if projector else "both backbones"
 
@@ -134,4 +134,4 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         """Take what came with a backbone, and start both networks equal where that is no pair."""
         source = self.config.init_from
         path = source if source is not None and source.is_file() else None
-        self._notes = take_start(self.config, self.network, self.target, self._named_centers(), path)
+        self._notes = load_start_weights(self.config, self.network, self.target, self._named_centers(), path)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import HiddenPatchLoss, centered_targets, growing_temperature
+from labelkit.methods.dense.distillation import HiddenPatchLoss, centered_targets, warmup_temperature
 from labelkit.methods.dense.distillation_options import IBOTConfig
 from labelkit.methods.dense.distilled_student import DistilledStudent
 from labelkit.training.method import StepOutput
@@ -45,7 +45,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
         self.patch_loss = HiddenPatchLoss(config.student_temperature)
-        self._patch_temperature = growing_temperature(
+        self._patch_temperature = warmup_temperature(
             PATCH_TEMPERATURE_START, config.patch_temperature, config.teacher_warmup_steps
         )
 

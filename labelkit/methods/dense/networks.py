@@ -85,7 +85,7 @@ class TokenNetwork(BackboneNetwork):
         tokens = self.tokens(images)
         return tokens.image, tokens.patches
 
-    def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
+    def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
         """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
 
         Args:
@@ -106,20 +106,20 @@ class TokenNetwork(BackboneNetwork):
                 raise ConfigError(
                     "--projector-dims",
                     f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
-                    "Give its widths, or --projector-init scratch.",
+                    "Pass its widths, or --projector-init scratch.",
                 )
         self.projector.load_state_dict(given)
 
-    def take_projector_file(self, path: Path) -> bool:
+    def load_projector_file(self, path: Path) -> bool:
         """Start the projector from the head in a file of DINO, iBOT or Leopart; False if it holds none.
 
         Raises:
             CheckpointError: the file cannot be read.
             ConfigError: a head of other widths.
         """
-        return self.take_projector_of(load_weights_file(path), str(path))
+        return self.copy_projector_tensors(load_weights_file(path), str(path))
 
-    def take_projector_of(self, state: Mapping[str, Tensor], where: str) -> bool:
+    def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
         """Do the same with tensors by name.
 
         Raises:
@@ -129,5 +129,5 @@ class TokenNetwork(BackboneNetwork):
         layers = projector_weights(state, where)
         if layers is None:
             return False
-        self.take_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)
+        self.copy_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)
         return True

@@ -98,12 +98,12 @@ class DenseObjective(nn.Module):
 
     @property
     def needs_images(self) -> bool:
-        """Whether class tokens are projected."""
+        """Return whether class tokens are projected."""
         return self.config.image_alignment > 0 or self.config.image_concentration > 0
 
     @property
     def needs_small_views(self) -> bool:
-        """Whether a term looks at small views."""
+        """Return whether a term uses small views."""
         return self.needs_images or self.config.patch_alignment > 0
 
     def forward(
@@ -185,7 +185,7 @@ class DenseObjective(nn.Module):
             raise DivergenceError(
                 "training" if state is None else f"epoch {state.epoch}, step {state.step + 1}",
                 "features of the networks are not finite",
-                "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+                "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
 
     def _assignments(self, logits: Tensor, state: TrainState | None) -> Tensor:

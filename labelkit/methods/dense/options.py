@@ -51,12 +51,12 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
     projector_init: Literal["scratch", "checkpoint"] = Field(
         "checkpoint",
-        description="Where the projector starts: anew, or from the head in --weights or --init-from, if there is one "
-        "(DINO's full checkpoint, iBOT, Mugs, Leopart, a run of cotap).",
+        description="Initialization of the projector: random (scratch), or from the head in --weights or "
+        "--init-from, if there is one (DINO's full checkpoint, iBOT, Mugs, Leopart, a run of cotap).",
         json_schema_extra=_MODEL,
     )
     branch: Literal["online", "target"] = Field(
-        "online", description="Network that embeds after training.", json_schema_extra=_MODEL
+        "online", description="Network used for embedding after training.", json_schema_extra=_MODEL
     )
 
     num_local_views: int = Field(
@@ -72,13 +72,14 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     dataset: str = Field(
         "digits",
-        description="Images of one object each: a registered name, a folder, or a CSV as for other methods; none: only "
-        "--scene-dataset.",
+        description="Images with one object each: a registered name, a folder, or a CSV, as for other methods; "
+        "none: use only --scene-dataset.",
         json_schema_extra=_DATA,
     )
     scene_dataset: str | None = Field(
         None,
-        description="Images of several objects: likewise, or none. In cotap only for the dense terms.",
+        description="Images with several objects, specified like --dataset, or none. In cotap, only the dense "
+        "terms use them.",
         json_schema_extra=_DATA,
     )
 
@@ -129,7 +130,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def has_objects(self) -> bool:
-        """Whether there are images of one object."""
+        """Return whether there are images of one object."""
         return self.dataset != NO_DATASET
 
     def scenes(self) -> DataConfig | None:
@@ -205,14 +206,13 @@ class CoTAPConfig(SlowTargetConfig):
 
     dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
 
-    filter: bool = Field(
-        True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
-    )
-    filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
+    filter: bool = Field(True, description="Add the object-aware filter after the backbone.", json_schema_extra=_FILTER)
+    filter_prototypes: int = Field(64, ge=1, description="Number of object prototypes.", json_schema_extra=_FILTER)
 
     augmentation: Literal["dino", "paper", "none"] = Field(
         "dino",
-        description="Colors. dino: jitter, gray, blur, solarize; paper: without the last, which it does not name.",
+        description="Color augmentation. dino: jitter, gray, blur, solarize; paper: without solarize, which the "
+        "paper does not mention.",
         json_schema_extra=_VIEWS,
     )
 
@@ -229,34 +229,36 @@ class CoTAPConfig(SlowTargetConfig):
         1.0, ge=0, description="Weight of the ranking of patch similarities (lambda 2).", json_schema_extra=_TERMS
     )
     prototype_entropy: float = Field(
-        1.0, ge=0, description="Weight of the loss of the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the loss on the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
     )
 
     student_temperature: float = Field(
         0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
     )
-    roi_size: int = Field(7, ge=1, description="Cells along a side of an aligned overlap.", json_schema_extra=_RANKING)
+    roi_size: int = Field(
+        7, ge=1, description="Number of cells along each side of an aligned overlap.", json_schema_extra=_RANKING
+    )
     ranking_loss: Literal["cotap", "bce"] = Field(
         "cotap",
-        description="By order (paper), or by value.",
+        description="Ranking loss: on the order of similarities (cotap, the paper's), or on their values (bce).",
         json_schema_extra=_RANKING,
     )
     ranking_views: Literal["aligned", "same"] = Field(
         "aligned",
-        description="Compare patches of the overlap of two views, or all patches of one view that both networks see.",
+        description="Compare patches in the overlap of two views, or all patches of one view that both networks see.",
         json_schema_extra=_RANKING,
     )
 
     num_neighbors: int = Field(
         10,
         ge=1,
-        description="Neighbors that an image is pulled toward (ours; not published).",
+        description="Number of neighbors that an image is pulled toward (ours; not published).",
         json_schema_extra=_NEIGHBORS,
     )
     neighbors: Path | None = Field(
         None,
-        description="File of neighbors to use; it is made if it is missing. Default: in the run folder. Neighbors "
-        "are found once, with the target network at the start.",
+        description="File of neighbors to use; created if missing. Default: a file in the run folder. Neighbors "
+        "are computed once, with the initial target network.",
         json_schema_extra=_NEIGHBORS,
     )
 

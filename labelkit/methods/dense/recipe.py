@@ -127,7 +127,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Unless the projector is to start anew."""
+        """Return whether the projector is kept."""
         return self.config.projector_init == "checkpoint"
 
     def headline(self) -> TokenNetworkT:
@@ -197,7 +197,7 @@ def cosine_pace(config: SlowTargetConfig) -> Pace:
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
-    """Refuse small views that are no whole patches, and shares of a batch that processes cannot have alike.
+    """Reject small views that are no whole patches, and shares of a batch that processes cannot have alike.
 
     Raises:
         ConfigError: naming the option.
@@ -206,18 +206,20 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
     if config.local_size % patch:
         raise ConfigError(
             "--local-size",
-            f"{config.local_size} pixels are no multiple of the patches of {config.backbone} ({patch} pixels)",
+            f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
     processes, objects = process_count(), config.objects_per_batch
     for name, count in (("--batch-size", objects), ("--batch-size", config.batch_size)):
         if count % processes:
             raise ConfigError(
-                name, f"{count} cannot be shared by {processes} processes", "Every one needs as many of each kind."
+                name,
+                f"{count} cannot be divided among {processes} processes",
+                "Each process needs equally many of each kind.",
             )
 
 
-def take_branches(
+def copy_branches(
     network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
 ) -> bool:
     """Take the backbones, and the projectors if they are wanted, of both networks of a run of one of these methods.
@@ -240,5 +242,5 @@ def take_branches(
         kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
         load_model_state(module.backbone, kept, where)
         if projector:
-            module.take_projector(layers, where)
+            module.copy_projector(layers, where)
     return True

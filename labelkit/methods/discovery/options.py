@@ -47,19 +47,20 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     )
     train_stem: bool = Field(
         False,
-        description="Also train embedding layers and final norm (from scratch; with --grad-from-block 0).",
+        description="Also train the embedding layers and the final norm (for training from scratch, with "
+        "--grad-from-block 0).",
         json_schema_extra=_MODEL,
     )
     linear_probe: bool = Field(False, description="Train the heads only.", json_schema_extra=_MODEL)
     num_classes: int | None = Field(
         None,
         ge=2,
-        description="Classes in all, old and new; default: what the data says. "
-        "Unknown? `labelkit discover categories` estimates it.",
+        description="Total number of old and new classes; default: from the data. If unknown, `labelkit "
+        "discover categories` estimates it.",
         json_schema_extra=_MODEL,
     )
     projector_hidden_dim: int = Field(2048, ge=1, description="Width of the projector.", json_schema_extra=_MODEL)
-    projection_dim: int = Field(256, ge=1, description="Width of the contrastive space.", json_schema_extra=_MODEL)
+    projection_dim: int = Field(256, ge=1, description="Dimension of the contrastive space.", json_schema_extra=_MODEL)
 
     supervised_weight: float = Field(
         0.35, ge=0, le=1, description="Weight of the supervised terms (lambda).", json_schema_extra=_LOSS
@@ -73,7 +74,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     augmentation: Literal["generic", "fine", "digits"] = Field(
         "generic",
-        description="Strength of the views: generic photos, fine-grained photos, digits (no mirror, no color).",
+        description="Augmentation strength, for generic photos, fine-grained photos, or digits (no flips, no color).",
         json_schema_extra=_VIEWS,
     )
 
@@ -89,7 +90,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
+    """A classifier over old and new classes next to the contrastive space; defaults are those of SimGCD's code."""
 
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 
@@ -119,8 +120,9 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
 
     view_gap: bool = Field(
         False,
-        description="After an evaluated epoch, also classify a teacher's and a student's view of the unlabeled images: "
-        "metrics have the accuracy of both and the distance of their features. Two more passes over these images.",
+        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled "
+        "images, and log both accuracies and the distance of their features. Takes two more passes over these "
+        "images.",
         json_schema_extra={**_MONITOR, "before": False},
     )
 
@@ -146,9 +148,10 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
         "flip",
-        description="flip: move the teacher's keys; none: weak teacher and strong student alone. Rivals of the paper: "
-        "sda: the student's augmentation grows over the first half; l2, kld, coral: a loss pulls the teacher's keys to "
-        "the student's queries; da: targets moved to even class shares; fixmatch: only sure targets count.",
+        description="flip: move the teacher's keys; none: only a weak view for the teacher and a strong one for "
+        "the student. The paper's baselines: sda: the student's augmentation grows over the first half of "
+        "training; l2, kld, coral: a loss pulls the teacher's keys to the student's queries; da: targets "
+        "adjusted to equal class frequencies; fixmatch: only confident targets count.",
         json_schema_extra=_ALIGN,
     )
     align_blocks: tuple[int, ...] = Field(
@@ -158,10 +161,11 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     update_space: Literal["key", "token", "literal"] = Field(
         "key",
-        description="key: descend in the keys, per head; token: in the block's input; literal: Eq. 8 as printed.",
+        description="Where to descend the energy. key: in the keys, per head; token: in the block's input; "
+        "literal: Eq. 8 as printed.",
         json_schema_extra=_ALIGN,
     )
-    alpha: float = Field(0.0, ge=0, description="Weight of the keys' length in the energy.", json_schema_extra=_ALIGN)
+    alpha: float = Field(0.0, ge=0, description="Weight of the keys' norm in the energy.", json_schema_extra=_ALIGN)
     beta: float | Literal["auto"] = Field(
         1.0, description="Inverse temperature of the alignment; auto = 1/sqrt(head width).", json_schema_extra=_ALIGN
     )
@@ -206,7 +210,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
     head_dim: int = Field(
         65536,
         ge=2,
-        description="Width of the contrastive space behind the projector's bottleneck.",
+        description="Dimension of the contrastive space after the projector's bottleneck.",
         json_schema_extra={"panel": "Model"},
     )
 

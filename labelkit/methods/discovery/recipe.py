@@ -27,7 +27,7 @@ from labelkit.methods.discovery.losses import DiscoveryLoss
 from labelkit.methods.discovery.networks import DiscoveryNetwork
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.weights.published import has_published
+from labelkit.models.weights.published import has_published_weights
 from labelkit.options.presets import available_presets
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
@@ -80,33 +80,34 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
         raise DatasetError(
             config.dataset,
             "every image is labeled, so there is nothing to discover",
-            "Pass --label-split gcd to hide the labels of half of the classes and measure how they are found again; or "
-            "learn these classes with `labelkit train supervised`. In a CSV, empty labels are what is discovered.",
+            "Pass --label-split gcd to hide the labels of half of the classes and measure how well they are "
+            "rediscovered, or learn these classes with `labelkit train supervised`. In a CSV, images with empty "
+            "labels are discovered.",
         )
     if labeled == 0 and config.supervised_weight > 0:
         raise DatasetError(
             config.dataset,
             "no image has a label that training may use",
-            "Give a CSV with some labels, or --supervised-weight 0 to cluster without any.",
+            "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels.",
         )
     num_classes = config.num_classes if config.num_classes is not None else data.num_known_classes
     if num_classes is None:
         raise ConfigError(
             "--num-classes",
-            f"the data names {data.num_old_classes} classes and leaves open how many new ones there are",
+            f"the data has {data.num_old_classes} labeled classes, and the number of new ones is unknown",
             "Pass --num-classes; `labelkit discover categories` estimates it.",
         )
     if num_classes < max(2, data.num_old_classes):
         raise ConfigError(
             "--num-classes",
-            f"{num_classes} is fewer than the {data.num_old_classes} classes that have labels",
+            f"{num_classes} is less than the {data.num_old_classes} classes with labels",
             "Raise it.",
         )
     return num_classes
 
 
 def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int] = ()) -> None:
-    """Refuse at once all options that do not fit the network: those of a preset are for another one.
+    """Reject at once all options that do not fit the network: those of a preset are for another one.
 
     Args:
         config: the options of a method that trains on images.
@@ -120,7 +121,7 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
     faults = {}
     if config.pretrained and config.weights is not None:
         faults["--no-pretrained"] = f"weights come from {config.weights} already"
-    elif config.pretrained and not has_published(config.backbone):
+    elif config.pretrained and not has_published_weights(config.backbone):
         faults["--no-pretrained"] = "it has no published weights"
     if not (config.linear_probe or config.train_stem) and config.grad_from_block >= depth:
         fitting = "--grad-from-block 0" if depth else "--grad-from-block 0 --train-stem"
@@ -138,7 +139,7 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
         preset = next((name for name in named if name.startswith(config.dataset)), (*named, "folder")[0])
         raise ConfigError(
             f"--backbone {config.backbone}",
-            f"{len(faults)} other options do not fit it ({depth} blocks): {'; '.join(faults.values())}",
+            f"{len(faults)} other options do not suit it ({depth} blocks): {'; '.join(faults.values())}",
             f"Pass {' '.join(faults)}, or --preset {preset}.",
         )
 

@@ -163,7 +163,7 @@ class ComposedNetwork(InferenceNetwork):
         if at == "last-stage" and not isinstance(student.backbone.net, StagedNetwork):
             raise ConfigError(
                 "--compose-at",
-                f"{student.backbone.info.name} cannot be cut before its last stage",
+                f"{student.backbone.info.name} cannot be split before its last stage",
                 "Use --compose-at pool, or one of convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1.",
             )
         self.at = at

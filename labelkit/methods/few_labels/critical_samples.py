@@ -34,9 +34,9 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     class_means,
     distances_between,
     extent,
+    feature_warnings,
     rounded,
     search,
-    spread_warnings,
 )
 
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
@@ -175,7 +175,7 @@ def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[n
 
 def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
     """Find the rows of a round; see :func:`discover_critical`."""
-    warnings = spread_warnings([rows])
+    warnings = feature_warnings([rows])
     candidates = turn.candidates(*_nearest_means(rows, turn))
     confined = np.concatenate(_confined(candidates) if confine else candidates.groups)
     asked = turn.pool[confined]

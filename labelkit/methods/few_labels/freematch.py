@@ -27,8 +27,8 @@ from labelkit.methods.few_labels.recipe import (
     StudentClock,
     StudentNetworks,
     StudentObjective,
-    labeled_and_others,
     logits_of,
+    split_labeled,
     student_views,
 )
 from labelkit.training.method import StepOutput
@@ -83,7 +83,7 @@ class FreeMatchObjective(StudentObjective):
             networks: the teacher has no part in the loss.
             clock: where the run is.
         """
-        student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
+        student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
         logits = logits_of(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
@@ -112,7 +112,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

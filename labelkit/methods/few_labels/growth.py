@@ -177,8 +177,8 @@ class LabelGrowth(nn.Module):
         self.scores[start:stop] = torch.from_numpy(discovery.distance.astype(np.float32)).to(self.scores.device)
         self.num_found.fill_(stop)
 
-    def may_begin_again(self) -> bool:
-        """Whether there is another generation to come, and this one discovered anything."""
+    def can_start_generation(self) -> bool:
+        """Return whether there is another generation to come, and this one discovered anything."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
@@ -192,7 +192,7 @@ class LabelGrowth(nn.Module):
         labeled = float((self.labels() >= 0).sum())
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
-    def note_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
+    def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
         """Remember the predicted classes at the end of a phase.
 
         Args:
@@ -271,7 +271,7 @@ def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     return replace(found, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
 
 
-def add_found(
+def add_discovered(
     growth: LabelGrowth, found: Discovery, network: str, state: TrainState, num_classes: int, **more: float
 ) -> None:
     """Give the images that were found their labels; log how many there are, and more numbers."""

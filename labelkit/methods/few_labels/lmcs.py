@@ -41,7 +41,7 @@ from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
-    add_found,
+    add_discovered,
     agreed,
     finite_features,
     training_class_names,
@@ -53,9 +53,9 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetwork,
-    labeled_and_others,
     learning_rate,
     logits_of,
+    split_labeled,
     streams,
     student_pace,
     student_phase,
@@ -91,7 +91,7 @@ def first_steps(config: LMCSConfig, given: int, unlabeled: int) -> int:
 
 
 def later_steps(config: LMCSConfig, rest: int) -> int:
-    """Updates between two discoveries, of which so many are left."""
+    """Updates between two discoveries, of which this many are left."""
     return min(config.generation_blocks * config.block_steps, rest)
 
 
@@ -125,14 +125,14 @@ def guidance_weight(config: LMCSConfig) -> GrowingWeight:
 
 
 def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name: str) -> Pace:
-    """Length of a phase that begins at an update of the run; the optimizer goes on as if there were no phases."""
+    """Length of a phase that begins at an update of the run; the optimizer continues as if there were no phases."""
     rate, _ = learning_rate(config, config.steps, config.lr)
     pace = student_pace(config, steps=steps, peak=config.lr, index=index, name=name)
     return replace(pace, lr=lambda step: rate(start + step))
 
 
 class LMCS(ObjectiveStudent[LMCSConfig]):
-    """Needs at least one label of each class, better four."""
+    """Needs at least one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch brings its own noise
@@ -154,7 +154,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Images with given labels and those of earlier discoveries, beside all others."""
+        """Images with given labels and those of earlier discoveries, next to all others."""
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
@@ -209,7 +209,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of MixMatch, and the difference to the guide."""
-        output, (_, others) = super().training_step(batch), labeled_and_others(batch)
+        output, (_, others) = super().training_step(batch), split_labeled(batch)
         weight = self._guidance(StudentClock.of(self._state).step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
@@ -220,7 +220,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """After a block: prepare networks to be judged, discover if it is time, make the guide of the next block."""
+        """After a block: prepare networks to be evaluated, discover if it is time, make the guide of the next block."""
         super().on_epoch_end(state)
         metrics: dict[str, float] = {}
         if state.step_in_phase == state.phase_steps and state.step < self.config.steps:
@@ -236,10 +236,10 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:
-        """Find critical samples for another phase, or go on to the last phase."""
+        """Find critical samples for another phase, or continue to the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
         scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
-        churn, _ = growth.note_predictions(scores.argmax(1), self._rows)
+        churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
         if found:
@@ -277,7 +277,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if found.exhausted:
             short = sum(report.taken < (report.quota or 0) for report in found.per_class)
             state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
-        add_found(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
+        add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
     def judged(self) -> Mapping[str, InferenceNetwork]:
@@ -290,7 +290,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return {"later": self._later, "guided": self.guide.is_ready}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
@@ -352,6 +352,6 @@ def learn_rotations(
                 right = float((logits.argmax(1) == turns).sum())
                 named += torch.tensor([right, len(turns)], dtype=torch.float64)
     if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the loss of naming turns is not finite", "Leave out --pretext-steps.")
+        raise DivergenceError("pretext", "the loss of predicting rotations is not finite", "Leave out --pretext-steps.")
     right, count = state.combine(named, "sum").tolist()
     return float(right / count)

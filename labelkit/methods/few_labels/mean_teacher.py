@@ -140,12 +140,12 @@ def _sum(rows: Tensor, kept: Tensor) -> Tensor:
 
 
 def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:
-    """Weight of the consistency, in a run whose (first) phase has so many updates."""
+    """Weight of the consistency, in a run whose (first) phase has this many updates."""
     return GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
 
 
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
-    """Build the objective of the options; the (first) phase has so many updates."""
+    """Build the objective of the options; the (first) phase has this many updates."""
     weight = consistency_weight(steps, options)
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
@@ -176,15 +176,15 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
         """Fit the whitening to the training images, the same on every process; start both networks equal."""
         whitening = self.network.backbone.whitening
         if whitening is not None:
-            center, matrix = zca(state.embed(whitening.contrasted, self._rows))
+            center, matrix = zca(state.embed(whitening.contrast_rows, self._rows))
             table = torch.cat([center[None], matrix])
             table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-            whitening.fit_to(table[0], table[1:])
+            whitening.set_statistics(table[0], table[1:])
         super().on_train_start(state)
 
 
 class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)

@@ -58,15 +58,14 @@ class TeacherRecipe(PixelOptions):
         0.9,
         ge=0,
         lt=1,
-        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
-        "does (ramps).",
+        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (ramps).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.9},
     )
     adam_beta2_start: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
+        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (ramps).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.999},
     )
 
@@ -77,7 +76,7 @@ class TeacherRecipe(PixelOptions):
 
     @property
     def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """As asked for."""
+        """Return the requested value."""
         return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
 
     @model_validator(mode="after")
@@ -94,15 +93,16 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     whitening: Literal["none", "zca"] = Field(
         "none",
-        description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
-        "released code does for CIFAR-10; --noise comes after it. For images of up to 4,096 values.",
+        description="zca: first normalize the contrast of each image and whiten pixels with statistics of the "
+        "training images, as in the released code for CIFAR-10; --noise is added afterward. For images of up to "
+        "4,096 values.",
         json_schema_extra={**_VIEWS, "before": "none"},
     )
     ema_decay_start: float = Field(
         0.99,
         ge=0,
         lt=1,
-        description="Decay of the teacher's weights while the consistency grows; then --ema-decay.",
+        description="EMA decay of the teacher's weights while the consistency ramps up; afterward --ema-decay.",
         json_schema_extra=_AVERAGES,
     )
     consistency_weight: float = Field(
@@ -120,14 +120,14 @@ class MeanTeacherOptions(TwoStreamOptions):
     )
     class_norm: Literal["labeled", "batch"] = Field(
         "labeled",
-        description="How to average the cross-entropy: over the labeled images, or their sum over the batch size "
+        description="Divisor of the summed cross-entropy: the number of labeled images, or the batch size "
         "(released code for ResNet-26).",
         json_schema_extra=_LOSS,
     )
     num_heads: Literal[1, 2] = Field(
         1,
-        description="2: one linear classifier for the labels, which also predicts, one for the consistency (released "
-        "code for ResNet-26).",
+        description="Number of linear classifiers. 2: one for the labels, which also predicts, and one for the "
+        "consistency (released code for ResNet-26).",
         json_schema_extra=_LOSS,
     )
 

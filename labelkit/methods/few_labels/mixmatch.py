@@ -32,8 +32,8 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    labeled_and_others,
     logits_of,
+    split_labeled,
     student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
@@ -125,7 +125,7 @@ class MixMatchObjective(StudentObjective):
         Raises:
             ValueError: another mix of rows.
         """
-        student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
+        student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         first, second = batch.views[0], batch.views[1]
         images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)
@@ -174,12 +174,12 @@ class MixMatchObjective(StudentObjective):
 
 
 def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
-    """Weight of what unlabeled images say, in a run whose (first) phase has so many updates."""
+    """Weight of what unlabeled images say, in a run whose (first) phase has this many updates."""
     return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

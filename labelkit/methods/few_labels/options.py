@@ -56,29 +56,29 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
-        description="Which labels may be used. few-labels: --num-labels in equal parts, drawn by --label-seed; given: "
-        "all labels there are; auto = few-labels with --num-labels and for named sets, given for your own folder or "
-        "CSV. The other rules as for category discovery.",
+        description="Which labels training may use. few-labels: --num-labels, equally many per class, drawn by "
+        "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given "
+        "for your own folder or CSV. Other values: as for category discovery.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(
         None,
         ge=2,
-        description="Classes of the classifier; default: those of the data.",
+        description="Number of classes of the classifier; default: from the data.",
         json_schema_extra=_DATA,
     )
 
     augmentation: Literal["none", "digits", "crop-flip"] = Field(
         "crop-flip",
-        description="Training view. crop-flip: a shift in whole pixels, mirrored, reflected at the border; digits: a "
-        "shift, nothing beyond the border. Sets that lose their sense in a mirror are not mirrored.",
+        description="Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; "
+        "digits: shift with empty borders. Sets where a flip changes the class are never flipped.",
         json_schema_extra=_VIEWS,
     )
     ema_decay: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Decay of the teacher's weights, of Mean Teacher's once the consistency has grown.",
+        description="EMA decay of the teacher's weights; in Mean Teacher, after the ramp-up of the consistency.",
         json_schema_extra=_AVERAGES,
     )
 
@@ -115,8 +115,8 @@ class TwoStreamOptions(StageConfig):
     labeled_batch_size: int = Field(
         31,
         ge=1,
-        description="Labeled images in a batch. The few labeled images repeat often; each unlabeled image comes "
-        "once before any repeats.",
+        description="Number of labeled images in a batch. The few labeled images repeat often; every unlabeled "
+        "image is seen once before any repeats.",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -148,14 +148,16 @@ class MixMatchOptions(StageConfig):
     unlabeled_weight: float = Field(
         75.0,
         ge=0,
-        description="Weight of the squared error on unlabeled images (75 CIFAR-10, 250 SVHN, 150 CIFAR-100).",
+        description="Weight of the squared error on unlabeled images (75 for CIFAR-10, 250 for SVHN, 150 for "
+        "CIFAR-100).",
         json_schema_extra=_MIXMATCH,
     )
     unlabeled_ramp: float = Field(
         1 / 64,
         ge=0,
         le=1,
-        description="Share of --steps in which --unlabeled-weight grows from 0 (released code: 16,384 of 1,048,576).",
+        description="Fraction of --steps over which --unlabeled-weight ramps up from 0 (released code: 16,384 "
+        "of 1,048,576).",
         json_schema_extra=_MIXMATCH,
     )
 
@@ -170,7 +172,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="Labeled images of --batch-size (published code: 64 beside 448 others).",
+        description="Number of labeled images in --batch-size (published code: 64, with 448 unlabeled ones).",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -178,21 +180,21 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
         None,
         ge=0,
         le=1,
-        description="Learn an unlabeled image if its class has this probability (FixMatch: 0.95); default: thresholds "
-        "that follow the network's confidence and the mix of its predictions.",
+        description="Minimum confidence at which an unlabeled image is learned (FixMatch: 0.95); default: "
+        "thresholds that adapt to the network's confidence and the distribution of its predictions.",
         json_schema_extra={"panel": "FreeMatch"},
     )
     threshold_decay: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Decay of the averages that moving thresholds follow.",
+        description="EMA decay of the adaptive thresholds.",
         json_schema_extra={"panel": "FreeMatch"},
     )
     fairness_weight: float = Field(
         0.01,
         ge=0,
-        description="Weight of the published term on the mix of classes; 0 leaves it out.",
+        description="Weight of the published fairness term on the class distribution; 0: none.",
         json_schema_extra={"panel": "FreeMatch"},
     )
 
@@ -205,7 +207,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="Labeled images of --batch-size: half of it.",
+        description="Number of labeled images in --batch-size; default: half.",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -233,8 +235,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="balanced: each class gets a share like that of its labels. global: the best images of all "
-        "classes (the literal reading); some classes may get none.",
+        description="balanced: classes get images in proportion to their labels. global: the best images over "
+        "all classes (the literal reading); some classes may get none.",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -258,8 +260,8 @@ class CriticalSearchOptions(SearchOptions):
     )
     confine: bool = Field(
         True,
-        description="Search near the class means only (Eq. 3.9): the nearest 10 candidates for each wanted image, but "
-        "at most a quarter of them.",
+        description="Search only near the class means (Eq. 3.9): the nearest 10 candidates per requested image, "
+        "but at most a quarter of all candidates.",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -295,42 +297,44 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     eval_every_steps: int = Field(
         10_240,
         ge=1,
-        description="Updates of a block (the dissertation's step of 10 epochs), at whose end a master is composed and "
-        "all networks are judged.",
+        description="Number of updates per block (10 epochs in the dissertation); after each block, a master is "
+        "composed and all networks are evaluated.",
         json_schema_extra=_RUN,
     )
 
     pretext_steps: int = Field(
         0,
         ge=0,
-        description="Updates before the training in which the network learns to name quarter turns of all images "
-        "(Table 3.9). They are not among --steps, and begin anew if they are interrupted.",
+        description="Number of pretraining updates, in which the network learns to predict quarter-turn "
+        "rotations of all images (Table 3.9). They do not count toward --steps, and restart if interrupted.",
         json_schema_extra={**_PRETEXT, "before": 0},
     )
 
     guidance_weight: float = Field(
         0.2,
         ge=0,
-        description="Weight of the squared difference between the predictions of the student and of the last block's "
-        "master on unlabeled images, times --unlabeled-weight (ours; no equation has it; 1 did harm on digits).",
+        description="Weight, times --unlabeled-weight, of the squared difference between the student's "
+        "predictions and those of the last block's master on unlabeled images (ours; not in any equation; 1 "
+        "hurt on digits).",
         json_schema_extra=_MASTER,
     )
     guide: Literal["composed", "average"] = Field(
         "composed",
-        description="Who guides: the composed master; or the student's average as it was after the last block, without "
-        "any composition (ablation).",
+        description="Network that guides the student: the composed master, or the student's average after the "
+        "last block, without composition (ablation).",
         json_schema_extra=_MASTER,
     )
     compose_at: Literal["last-stage", "pool"] = Field(
         "last-stage",
-        description="Where the three networks are joined: before the last stage of the backbone, or at its features "
-        "(any backbone; the source names no layer).",
+        description="Where to combine the three networks: before the last stage of the backbone, or at its "
+        "features (any backbone; the source names no layer).",
         json_schema_extra=_MASTER,
     )
     master_steps: int | None = Field(
         None,
         ge=1,
-        description="Updates of the master after each block; default: a tenth of the block (ours; not published).",
+        description="Number of updates of the master after each block; default: a tenth of the block (ours; not "
+        "published).",
         json_schema_extra=_MASTER,
     )
     discrimination: Literal["ratio", "none"] = Field(
@@ -345,24 +349,28 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     growth_limit: float = Field(
         10.0,
         ge=1,
-        description="Maximum number of labels, as a multiple of the given ones (R_L); 1: no growth.",
+        description="Maximum number of labels, as a multiple of the initial labels (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
     first_blocks: int = Field(
-        30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH
+        30,
+        ge=1,
+        description="Number of blocks before the first discovery (ours; not published).",
+        json_schema_extra=_GROWTH,
     )
     generation_blocks: int = Field(
         15,
         ge=1,
-        description="Blocks between two discoveries. The master learns the last discovery, the student the one before.",
+        description="Number of blocks between discoveries. The master learns from the last discovery, the "
+        "student from the one before.",
         json_schema_extra=_GROWTH,
     )
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
-        "since the last discovery. 0: never.",
+        description="Minimum fraction of the averaged network's predictions that must change between "
+        "discoveries; growth ends if fewer change. 0: never.",
         json_schema_extra=_STOP,
     )
 

@@ -58,7 +58,7 @@ def checked(array: ArrayLike, name: str = "features") -> NDArray[Any]:
     return features
 
 
-def spread_warnings(parts: Sequence[NDArray[Any]]) -> list[str]:
+def feature_warnings(parts: Sequence[NDArray[Any]]) -> list[str]:
     """Warn of features that cannot tell rows apart."""
     if all(len(features) and (features == features[:1]).all() for features in parts):
         return ["zero feature spread: all rows are the same, the first ones are taken"]
@@ -84,7 +84,7 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
     return np.where(np.isnan(distances), np.inf, distances)
 
 
-def order_keys(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def sortable_distances(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return distances over their median, rounded to order by, and that median (1 if it is 0)."""
     scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
     return rounded(distance / scale), scale
@@ -226,7 +226,7 @@ class Round:
             distance: (m,) float64 of each row of the pool to its nearest class.
             nearest: (m,) int64 that class.
         """
-        keys, scale = order_keys(distance)
+        keys, scale = sortable_distances(distance)
         order = np.lexsort((self.pool, keys))
         if self.shares is None:
             return Candidates(distance, nearest, keys, scale, [order], [self.wanted])

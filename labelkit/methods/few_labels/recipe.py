@@ -104,8 +104,8 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             config.dataset,
-            f"no image has a label of {', '.join(names)}{more}",
-            "Label one of each class, or name fewer classes.",
+            f"no image is labeled {', '.join(names)}{more}",
+            "Label at least one image of each class, or name fewer classes.",
         )
     return num_classes
 
@@ -332,14 +332,14 @@ def logits_of(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     return network.head.every(network.embed(images))
 
 
-def labeled_and_others(batch: Batch) -> tuple[Tensor, Tensor]:
+def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Where a batch has labels and where not, (m,) and (u,) int64; no GPU is waited for."""
     labeled = batch.on_host.labels >= 0
     return batch.places(labeled), batch.places(~labeled)
 
 
 class AveragedStudent(Method[FewLabelConfigT]):
-    """A network that is trained, and its average, which is judged and embeds.
+    """A network that is trained, and its average, which is evaluated and embeds.
 
     Attributes:
         network: the one that is trained.
@@ -399,7 +399,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     @property
     def runs_teacher(self) -> bool:
-        """Whether a step runs the average, in training mode, so that it has running statistics of its own."""
+        """Return whether a step runs the average, in training mode, so that it has running statistics of its own."""
         return False
 
     def on_train_start(self, state: TrainState) -> None:
@@ -411,7 +411,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Give all networks running statistics to be judged and saved with; training does not use them."""
+        """Give all networks running statistics to be evaluated and saved with; training does not use them."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
@@ -435,7 +435,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
 
 class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
-    """An averaged student that learns by an objective from labeled images beside all others.
+    """An averaged student that learns by an objective from labeled and all other images.
 
     Attributes:
         objective: set by the method.
@@ -444,14 +444,14 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     objective: StudentObjective
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: labeled images again and again beside others."""
+        """One phase: labeled images again and again next to others."""
         self._rows, config, labels = rows, self.config, self.data.labels
         drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         return (student_phase(config, labels, self.objective.views(), drawn, steps=config.steps, peak=config.lr),)
 
     @property
     def runs_teacher(self) -> bool:
-        """Whether the objective does."""
+        """Return whether the objective does."""
         return self.objective.runs_teacher
 
     def training_step(self, batch: Batch) -> StepOutput:

@@ -30,7 +30,7 @@ from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
-    add_found,
+    add_discovered,
     agreed,
     finite_features,
     training_class_names,
@@ -85,7 +85,7 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
 
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
-    """Decays of teacher and master in a phase of so many updates, at an update of the run, from 1."""
+    """Decays of teacher and master in a phase of this many updates, at an update of the run, from 1."""
     decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, config.ema_decay_start)(update)
     return decay, horizon_decay(phase_steps, MASTER_DECAY)
 
@@ -112,7 +112,7 @@ class PastFeatures(nn.Module):
         self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def join(self, features: Tensor) -> list[Tensor]:
-        """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
+        """Return past and current features (n, d), oldest first, and remember the current ones."""
         past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
@@ -123,7 +123,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(WhitenedStudent[SnowballConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
@@ -169,7 +169,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Labeled images, given and discovered, beside all others."""
+        """Labeled images, given and discovered, next to all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
@@ -240,7 +240,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         """See whether anything still changes; discover, or begin another generation, or end."""
         growth, network = self.growth, self.headline()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
-        changed = growth.note_predictions(scores.argmax(1), self._rows)
+        changed = growth.record_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
         for name, value in zip(("churn", "generation_churn"), changed, strict=True):
             metrics |= {} if value is None else {name: value}
@@ -255,7 +255,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             return 0
         over = self._exhausted or (stable and int(growth.iteration) > 0)
         if over or not growth.wanted(self._rows):
-            if not growth.may_begin_again() or (int(growth.generation) > 1 and stable_generation):
+            if not growth.can_start_generation() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
         found, self._exhausted = self._discover(state)
@@ -291,7 +291,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         found = agreed(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
-        add_found(growth, found, name, state, self.num_classes)
+        add_discovered(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
 
     def headline(self) -> StudentNetwork:
@@ -308,7 +308,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return {"moment": [self._planned, 0, self._exhausted]}  # 0: what runs of 0.1.0 kept there is always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

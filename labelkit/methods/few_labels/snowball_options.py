@@ -32,8 +32,8 @@ class ConfidentSearchOptions(SearchOptions):
 
     fusion: Literal["none", "distance", "cascade", "rank"] = Field(
         "none",
-        description="How several networks join. distance: mean distance; cascade: features side by side; rank: mean "
-        "rank, label by majority.",
+        description="How to combine several networks. distance: mean distance; cascade: concatenated features; "
+        "rank: mean rank, label by majority vote.",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -66,19 +66,19 @@ class SnowballConfig(
     steps: int = Field(
         150_000,
         ge=1,
-        description="Number of steps of the first phase, on the given labels.",
+        description="Number of steps of the first phase, on the initial labels.",
         json_schema_extra={"panel": "Optimization"},
     )
     later_steps: int | None = Field(
         None,
         ge=1,
-        description="Updates of each later phase; default: a third of --steps (ours; not published).",
+        description="Number of steps of each later phase; default: a third of --steps (ours; not published).",
         json_schema_extra=_OPTIMIZATION,
     )
     later_lr_ratio: float = Field(
         0.5,
         gt=0,
-        description="Highest learning rate of later phases over that of the first (ours; not published).",
+        description="Ratio of the peak learning rate of later phases to that of the first (ours; not published).",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -86,33 +86,33 @@ class SnowballConfig(
         None,
         ge=0,
         lt=1,
-        description="Dropout inside the backbone, above 0 only if it has any; none: its own (convnet13: 0.5, for Mean "
-        "Teacher; 0 suits mixmatch).",
+        description="Dropout inside the backbone, above 0 only if it has dropout layers; none: the backbone's "
+        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
         json_schema_extra={"panel": "Model"},
     )
 
     trainer: Literal["mean-teacher", "mixmatch"] = Field(
         "mean-teacher",
-        description="How the student learns in each phase; options of the other have no effect.",
+        description="How the student learns in each phase; options of the other way have no effect.",
         json_schema_extra=_LOSS,
     )
     master: bool = Field(
         True,
-        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
-        "discovers and is judged (arm B of the ablation).",
+        description="Form a master, the average of the teacher, after the first discovery. Otherwise the "
+        "teacher discovers and is evaluated (arm B of the ablation).",
         json_schema_extra=_AVERAGES,
     )
     generations: int = Field(
         3,
         ge=1,
-        description="How often the labels grow from the given ones. Each generation forgets what the one before "
-        "discovered.",
+        description="Number of times the labels grow from the initial ones. Each generation discards the "
+        "discoveries of the one before.",
         json_schema_extra=_GROWTH,
     )
     cap: float = Field(
         16.0,
         ge=1,
-        description="Maximum number of labels, as a multiple of the given ones; 1: no growth, plain training.",
+        description="Maximum number of labels, as a multiple of the initial labels; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
     )
 
@@ -124,8 +124,8 @@ class SnowballConfig(
     )
     found_labels: Literal["assigned", "true"] = Field(
         "assigned",
-        description="Label of an image that was found. true: its hidden one, to see what wrong labels cost "
-        "(Table 2.9); the set must have them.",
+        description="Label of a discovered image. true: its hidden label, to measure the cost of wrong labels "
+        "(Table 2.9); the set must have labels.",
         json_schema_extra={**_DISCOVERY, "before": "assigned"},
     )
 
@@ -133,7 +133,7 @@ class SnowballConfig(
         0.01,
         ge=0,
         le=1,
-        description="Smallest share of changed predictions that goes on. A generation ends if fewer changed since "
+        description="Minimum fraction of predictions that must change. A generation ends if fewer changed since "
         "its last phase, the run if fewer changed since the last generation. 0: never.",
         json_schema_extra=_STOP,
     )
@@ -164,5 +164,5 @@ class SnowballConfig(
         return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of later phases and in all."""
+        """Return fewer steps, also of later phases and in total."""
         return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

@@ -23,9 +23,9 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     checked,
     class_means,
     distances_between,
-    order_keys,
+    feature_warnings,
     search,
-    spread_warnings,
+    sortable_distances,
 )
 
 Select = Literal["min", "far", "random", "max"]
@@ -105,7 +105,7 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean over the columns of the rank from 1 of each row of (m, j) distances; ties to the lowest row."""
     ranks = np.empty(nearest.shape)
     for column in range(nearest.shape[1]):
-        order = np.argsort(order_keys(nearest[:, column])[0], kind="stable")
+        order = np.argsort(sortable_distances(nearest[:, column])[0], kind="stable")
         ranks[order, column] = np.arange(1, len(order) + 1)
     return np.asarray(ranks.mean(axis=1))
 
@@ -114,7 +114,7 @@ def _find(parts: Sequence[NDArray[Any]], select: Select, fusion: Fusion, seed: i
     """Find the rows of a round; see :func:`discover_confident`."""
     candidates = turn.candidates(*_nearest_means(parts, fusion, turn))
     generator = np.random.RandomState(seed)
-    warnings, chosen = spread_warnings(parts), []
+    warnings, chosen = feature_warnings(parts), []
     for group, want in zip(candidates.groups, candidates.wants, strict=True):
         if select == "max":
             group = group[np.lexsort((turn.pool[group], -candidates.keys[group]))]

@@ -21,7 +21,7 @@ from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(AveragedStudent[SupervisedConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)

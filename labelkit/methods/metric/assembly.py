@@ -303,10 +303,10 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
     """Return the sum of the terms, each with its weight; it trains what the options say."""
     total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
-    return for_predictor_alone(total, predictor) if config.term_gradients == "predictor" else total
+    return train_predictor_only(total, predictor) if config.term_gradients == "predictor" else total
 
 
-def for_predictor_alone(total: Tensor, predictor: nn.Module) -> Tensor:
+def train_predictor_only(total: Tensor, predictor: nn.Module) -> Tensor:
     """Return a sum of terms that trains the predictor, not the network whose maps it saw.
 
     Args:

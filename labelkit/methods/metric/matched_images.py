@@ -192,9 +192,8 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         known = int((rows >= 0).sum())
         raise StoreError(
             where,
-            f"has no pair of images that are trained on ({known} of its {len(rows)} images are in "
-            f"{inputs.dataset_name})",
-            "Match the images of this data set with `labelkit match`, or leave --matches out.",
+            f"contains no pair of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
+            "Match the images of this data set with `labelkit match`, or leave out --matches.",
         )
     for place in np.flatnonzero(rows >= 0)[:_LOOKED_AT].tolist():
         try:
@@ -204,7 +203,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         if sha256 != found.sha256[place].tobytes():
             raise StoreError(
                 where,
-                f"was made of other images: {found.sample_ids[place]} has changed",
+                f"was made from other images: {found.sample_ids[place]} has changed",
                 "Embed and match again.",
             )
     count = len(inputs.sample_ids)

@@ -178,8 +178,8 @@ class MetricNetwork(BackboneNetwork):
         if any(before == name or before.startswith(f"{name}.") for name in frozen):
             raise ConfigError(
                 f"--san-before {before}",
-                f"this stage is frozen; frozen are {', '.join(frozen)}",
-                "Name a later stage, or lower --freeze-stages.",
+                f"this stage is frozen (frozen stages: {', '.join(frozen)})",
+                "Choose a later stage, or lower --freeze-stages.",
             )
         channels, height, width = self._shape_before(before)
         assembly = build(channels, (height, width))
@@ -196,7 +196,7 @@ class MetricNetwork(BackboneNetwork):
 
     @contextmanager
     def without_assembly(self) -> Iterator[None]:
-        """Leave features where they are, to see what the assembly does."""
+        """Disable the assembly, to measure its effect."""
         assert self.assembly is not None
         self.assembly.bypassed = True
         try:
@@ -216,13 +216,13 @@ class MetricNetwork(BackboneNetwork):
         if len(found) != 1 or len(found[0]) != 4:
             raise ConfigError(
                 "--san-before",
-                f"{before} of {self.backbone.info.name} has no feature maps before it that are used once",
-                "Name a stage that images pass through as maps, e.g. layer4 of resnet18.",
+                f"{before} of {self.backbone.info.name} does not take feature maps exactly once as its input",
+                "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
             )
         return found[0][1], found[0][2], found[0][3]
 
     def _check_effect(self, before: str) -> None:
-        """Refuse a place after which positions no longer matter."""
+        """Reject a place after which positions no longer matter."""
 
         def moved(maps: Tensor) -> Tensor:
             n = maps.shape[2] * maps.shape[3]
@@ -235,9 +235,9 @@ class MetricNetwork(BackboneNetwork):
         if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
             raise ConfigError(
                 "--san-before",
-                f"after {before} of {self.backbone.info.name} nothing sees where features are: an average over "
-                "positions follows, which cancels any assembly",
-                "Name an earlier stage, with a convolution wider than 1x1 or a strided pool after it.",
+                f"after {before} of {self.backbone.info.name} positions have no effect: an average over them "
+                "follows, which cancels any assembly",
+                "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
             )
 
     @torch.no_grad()

@@ -36,8 +36,9 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
-        description="Which labels may be used. given: all that there are, but for those of --holdout-classes; images "
-        "without one are left out where training needs it. The other rules as for category discovery.",
+        description="Which labels training may use. given: all existing labels except those of "
+        "--holdout-classes; unlabeled images are left out where training needs labels. Other values: as for "
+        "category discovery.",
         json_schema_extra=_DATA,
     )
 
@@ -52,8 +53,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
     freeze_bn: bool = Field(
         False,
-        description="Keep the running statistics of the backbone's normalization (few training images). Random weights "
-        "have none worth keeping, and are refused.",
+        description="Freeze the running statistics of the backbone's batch normalization (for few training "
+        "images). Needs pretrained weights.",
         json_schema_extra=_MODEL,
     )
 
@@ -78,13 +79,13 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
 
     images_per_class: int = Field(
-        5, ge=2, description="Images per class or cluster in a batch.", json_schema_extra=_LOSS
+        5, ge=2, description="Number of images per class or cluster in a batch.", json_schema_extra=_LOSS
     )
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
         "box",
-        description="Training view. box: a box of 16 to 100 % of the area, mirrored (released codes); crop: 227 pixels "
-        "of an image whose shorter side is 256, mirrored (as the text has it); crop-flip: shift by up to 4 pixels, "
-        "mirrored; digits: zoom, rotation, shift.",
+        description="Training augmentation. box: random crop of 16 to 100 % of the area, flip (released code); "
+        "crop: 227-pixel crop of an image whose shorter side is 256, flip (as in the text); crop-flip: shift by "
+        "up to 4 pixels, flip; digits: zoom, rotation, shift.",
         json_schema_extra=_VIEWS,
     )
     mirror: bool = Field(
@@ -104,13 +105,13 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
     first_clustering: Literal["pooled", "embedding", "pixels"] = Field(
         "pooled",
-        description="What the first clustering is of: the backbone's features (pretrained), the embeddings, or the "
-        "images themselves, shrunk to 32 pixels where they are larger (networks from scratch).",
+        description="What to cluster first: the backbone's features (pretrained), the embeddings, or the images "
+        "themselves, shrunk to 32 pixels if larger (networks from scratch).",
         json_schema_extra=_PSEUDO,
     )
 
     recall_ks: tuple[int, ...] = Field(
-        (1, 2, 4, 8), description="K of Recall@K on held-out images.", json_schema_extra=_MONITOR
+        (1, 2, 4, 8), description="Values of K for Recall@K on held-out images.", json_schema_extra=_MONITOR
     )
 
     @field_validator("recall_ks")
@@ -145,7 +146,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def has_new_layers(self) -> bool:
-        """Whether layers on the backbone start from random values."""
+        """Return whether layers on the backbone start from random values."""
         return True
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -183,15 +184,17 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     mode: Literal["supervised", "unsupervised"] = Field(
         "supervised",
-        description="Classes of a batch: by the labels, or by clusters of all images (no label is used).",
+        description="Classes to train on: the labels, or clusters of all images (no labels are used).",
         json_schema_extra={"panel": "Data"},
     )
 
-    san: bool = Field(True, description="Assemble; --no-san is the baseline.", json_schema_extra=_ASSEMBLY)
+    san: bool = Field(
+        True, description="Use the spatial assembly; --no-san is the baseline.", json_schema_extra=_ASSEMBLY
+    )
     san_before: str = Field(
         "inception5a",
-        description="Stage of the backbone before which features are moved; after it there must be a convolution wider "
-        "than 1x1 or a strided pool (layer4 of resnet18, block4 of smallcnn_pool).",
+        description="Backbone stage before which features are moved; a convolution wider than 1x1 or a strided "
+        "pool must follow (layer4 of resnet18, block4 of smallcnn_pool).",
         json_schema_extra=_ASSEMBLY,
     )
     san_width: int = Field(64, ge=1, description="Width of the predictor in channels.", json_schema_extra=_ASSEMBLY)
@@ -228,21 +231,22 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     term_ramp: tuple[float, float] = Field(
         (0.1, 0.5),
-        description="Shares of the training at which entropy, correlation and coherence begin to count, and count in "
-        "full.",
+        description="Fractions of training at which the entropy, correlation and coherence losses start, and at "
+        "which they reach full weight.",
         json_schema_extra=_ASSEMBLY,
     )
     term_gradients: Literal["predictor", "network"] = Field(
         "predictor",
-        description="What entropy, correlation and coherence train: the predictor of the weights (chapter), or also "
-        "the network before it.",
+        description="What the entropy, correlation and coherence losses train: only the predictor of the "
+        "weights (chapter), or also the network before it.",
         json_schema_extra={**_ASSEMBLY, "before": "network"},
     )
 
     loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = Field(
         "multi-similarity",
-        description="Loss of the embeddings. contrastive: cosines of pairs, as XBM has it; proxy-anchor: one learned "
-        "vector for each class; cross-entropy: a classifier on the embedding, the baseline of supervised pre-training.",
+        description="Loss on the embeddings. contrastive: on cosines of pairs, as in XBM; proxy-anchor: one "
+        "learned vector per class; cross-entropy: a classifier on the embedding, the baseline of supervised "
+        "pre-training.",
         json_schema_extra=_LOSS,
     )
     proxy_lr_scale: float = Field(
@@ -254,8 +258,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     memory: Literal["momentum", "queue", "none"] = Field(
         "momentum",
-        description="Also compare with embeddings of earlier steps. momentum: by a slow copy of the network; queue: by "
-        "the network itself as it was then (XBM).",
+        description="Also compare with embeddings of earlier steps. momentum: made by an EMA copy of the "
+        "network; queue: made by the network itself at those steps (XBM).",
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
@@ -266,8 +270,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = Field(
         "contrastive",
-        description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
-        "that the chapter cites.",
+        description="Loss on pairs with the memory. contrastive: as in XBM's code; contrastive-bayesian: as in "
+        "the paper that the chapter cites.",
         json_schema_extra=_MEMORY,
     )
 
@@ -291,7 +295,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     @property
     def has_class_vectors(self) -> bool:
-        """Whether the loss learns a vector for each class."""
+        """Return whether the loss learns a vector for each class."""
         return self.loss in ("proxy-anchor", "cross-entropy")
 
     @property

@@ -86,12 +86,12 @@ class PseudoLabels(nn.Module):
         self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
 
     def due(self, epoch: int) -> bool:
-        """Whether images are to be clustered at the start of an epoch; not again if that was done."""
+        """Return whether images are to be clustered at the start of an epoch; not again if that was done."""
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
     def is_first(self) -> bool:
-        """Whether there was no clustering yet."""
+        """Return whether there was no clustering yet."""
         return int(self.epoch) < 0
 
     def renew(
@@ -135,18 +135,18 @@ class PseudoLabels(nn.Module):
         if not counts.all() and not self.is_first:
             raise DivergenceError(
                 f"epoch {epoch}",
-                f"{int((counts == 0).sum())} of {k} clusters stay empty: features of so many images are equal that "
-                "training has collapsed",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: training has collapsed, since too many "
+                "images have identical features",
                 "Lower --lr or the weights of added losses; the last checkpoint is kept.",
             )
         if not counts.all():
             raise DatasetError(
                 "pseudo-labels",
-                f"{int((counts == 0).sum())} of {k} clusters stay empty: of {len(rows)} images too many are equal",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: too many of {len(rows)} images are identical",
                 "Lower --num-clusters, or remove duplicates.",
             )
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else share_moved(before.numpy(), ids.numpy())
+        moved = 0.0 if self.is_first else fraction_moved(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)
@@ -162,7 +162,7 @@ class PseudoLabels(nn.Module):
         )
 
 
-def share_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
+def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
     """Return the share of images that are not where most of their old cluster is; renaming clusters moves nobody.
 
     Args:

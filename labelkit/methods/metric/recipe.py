@@ -19,7 +19,7 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
 from labelkit.training.monitors.retrieval import RetrievalMonitor
@@ -57,7 +57,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     if config.num_clusters < needed:
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} clusters, a batch holds {needed} of {config.images_per_class} images",
+            f"{config.num_clusters} clusters, but a batch holds {needed} with {config.images_per_class} images each",
             f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
@@ -69,7 +69,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     )
 
 
-def renew_pseudo_labels(
+def update_pseudo_labels(
     labels: PseudoLabels, network: MetricNetwork, config: MetricLearningConfig, state: TrainState
 ) -> Tensor:
     """Embed all images that can be read without augmentation, cluster them, log and warn.
@@ -86,7 +86,7 @@ def renew_pseudo_labels(
     if labels.is_first and config.first_clustering == "pooled":
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
-        points = state.embed(unit_pixels, rows)
+        points = state.embed(normalized_pixels, rows)
     record = labels.renew(
         points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
     )
@@ -96,7 +96,7 @@ def renew_pseudo_labels(
     return embeddings
 
 
-def unit_pixels(images: Tensor) -> Tensor:
+def normalized_pixels(images: Tensor) -> Tensor:
     """Images (b, c, h, w) to unit rows (b, p), of means over cells where a side is longer than ``MAX_PIXELS``.
 
     60,000 photographs of 224 pixels would take 36 GB.
@@ -134,7 +134,7 @@ def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """One network of embeddings, which is judged by how held-out images find each other."""
+    """One network of embeddings, which is evaluated by how held-out images find each other."""
 
     runs_whole_backbone = False
     network: MetricNetwork
@@ -156,7 +156,7 @@ class MetricMethod(Method[MetricConfigT]):
             new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
             yield {"params": new, "weight_decay": decay, **rates["new_layers"]}
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages; what is kept of a second view is that of its first."""
         return self.network.backbone.reuse_frozen()
 

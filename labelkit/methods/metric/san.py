@@ -52,11 +52,11 @@ from labelkit.methods.metric.recipe import (
     group_sampler,
     memory_size,
     pseudo_labels,
-    renew_pseudo_labels,
     train_view,
+    update_pseudo_labels,
 )
 from labelkit.models.ema import EMATeacher
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
@@ -151,7 +151,7 @@ class SAN(MetricMethod[SANConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Tell what cannot be learned from."""
-        warning = lone_classes(self.data) if self.clusters is None else None
+        warning = singleton_class_warning(self.data) if self.clusters is None else None
         if warning is not None:
             state.warn(warning)
 
@@ -160,7 +160,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):
-            renew_pseudo_labels(self.clusters, self.network, self.config, state)
+            update_pseudo_labels(self.clusters, self.network, self.config, state)
             if self.memory is not None:
                 writer = self.network if self.slow is None else self.slow
                 keys = state.embed(lambda images: writer(images).embeddings, self.clusters.rows)
@@ -169,7 +169,7 @@ class SAN(MetricMethod[SANConfig]):
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """All losses of one batch, over all processes."""
+        """Compute all losses of a batch, over all processes."""
         config, state = self.config, self._state
         output = self.network(batch.images)
         embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
@@ -209,7 +209,7 @@ class SAN(MetricMethod[SANConfig]):
         """The clusters."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages, which the slow copy shares."""
         if self.slow is not None:
             slow: Any = self.slow.module
@@ -253,7 +253,7 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
 
 
 def check_training_classes(config: SANConfig, data: DataInfo) -> None:
-    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+    """Reject labels that batches cannot be made of; before training, since a trained run is built without labels.
 
     Raises:
         DatasetError: none or one class.
@@ -264,18 +264,19 @@ def check_training_classes(config: SANConfig, data: DataInfo) -> None:
     if found < 2:
         raise DatasetError(
             config.dataset,
-            f"{found} classes have images with a label that training may use; two at least are needed",
-            "Use a set with labels, or train without.",
+            f"{found} classes have images with a label that training may use; at least two are needed",
+            "Use a data set with labels, or train without labels.",
         )
     if found < needed:
         raise ConfigError(
             "--batch-size",
-            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"{config.batch_size} holds {needed} classes with {config.images_per_class} images each, but only "
+            f"{found} classes have labels",
             f"Use at most {found * config.images_per_class}, or more --images-per-class.",
         )
 
 
-def lone_classes(data: DataInfo) -> str | None:
+def singleton_class_warning(data: DataInfo) -> str | None:
     """Return a warning if many classes have one image, which a batch can only repeat."""
     counts = np.bincount(data.labels[data.labels >= 0])
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0

@@ -57,12 +57,12 @@ FLAT_ATTENTION = 1e-3
 
 
 def uses_centers(config: TACCCLConfig, now: Moment) -> bool:
-    """Whether the loss on centers has a part in the running epoch."""
+    """Return whether the loss on centers has a part in the running epoch."""
     return config.ccl and now.epoch >= config.ccl_start_epoch
 
 
 def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
-    """Whether the coming step compares with the memory."""
+    """Return whether the coming step compares with the memory."""
     warmup = config.memory_warmup_steps
     wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
     return now.step >= wait
@@ -84,7 +84,7 @@ def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
 
 
 def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
+    """Log how different embeddings are, and say when all are alike; a network that was not trained is not evaluated.
 
     Args:
         embeddings: (n, d) unit rows.
@@ -173,7 +173,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         """Cluster when it is time; a run that is resumed inside the epoch has the clusters in its checkpoint."""
         config = self.config
         if self.labels.due(state.epoch):
-            embeddings = shared.renew_pseudo_labels(self.labels, self.network, config, state)
+            embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
             if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
@@ -246,7 +246,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return {"matches": None if self.matched is None else self.matched.digest}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse to go on with other matches.
+        """Reject to continue with other matches.
 
         Raises:
             CheckpointMismatch: they are not those of the run.

@@ -47,7 +47,7 @@ class TACCCLConfig(MetricLearningConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
-        description="Which labels may be used; this method uses none.",
+        description="Which labels training may use; this method uses none.",
         json_schema_extra={"panel": "Data"},
     )
     clip_grad_norm: float | None = Field(
@@ -73,7 +73,7 @@ class TACCCLConfig(MetricLearningConfig):
     ccl_weight: float = Field(
         0.1,
         gt=0,
-        description="Weight of the contrastive clustering loss (ours; the paper gives none).",
+        description="Weight of the contrastive clustering loss (ours; not published).",
         json_schema_extra=_CENTERS,
     )
     ccl_start_epoch: int = Field(
@@ -88,13 +88,13 @@ class TACCCLConfig(MetricLearningConfig):
     feature_weight: float = Field(
         0.1,
         ge=0,
-        description="Weight of the feature similarity; large ones collapse (ours).",
+        description="Weight of the feature similarity; large values make training collapse (ours).",
         json_schema_extra=_ATTENTION,
     )
 
     matches: Path | None = Field(
         None,
-        description="Pairs of images found by `labelkit match`: second views may show the partner.",
+        description="Matched pairs of images, from `labelkit match`: the second view may then show the matched image.",
         json_schema_extra={"panel": "Matching images"},
     )
 

@@ -43,7 +43,7 @@ class AssignmentRecord:
 
 
 def is_due(state: Moment, updates_per_epoch: float) -> bool:
-    """Whether an assignment is to be made before the coming step.
+    """Return whether an assignment is to be made before the coming step.
 
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
     one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the

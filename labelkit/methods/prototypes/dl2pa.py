@@ -53,7 +53,7 @@ MEAN_DECAY = 0.9
 
 
 class DL2PA(LabeledClassifier[DL2PAConfig]):
-    """A network that learns to point at prototypes, and prototypes that find their classes; needs labels."""
+    """DL2PA: embeddings are pulled to prototypes, to which classes are reassigned; needs labels."""
 
     network: ClassifierNetwork[PrototypeHead]
 
@@ -92,7 +92,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
-        """Assign classes anew when it is time."""
+        """Assign classes again when it is time."""
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):
@@ -126,7 +126,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._records = [
             AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
         ]

@@ -34,44 +34,47 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
-        description="Which labels may be used. given: all that there are; images without one are left out of training. "
-        "The other rules as for category discovery.",
+        description="Which labels training may use. given: all existing labels; unlabeled images are left out "
+        "of training. Other values: as for category discovery.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(
         None,
         ge=2,
-        description="Classes of the classifier; default: those of the data, also if no image of one can be used.",
+        description="Number of classes of the classifier; default: all classes of the data, even those without "
+        "a usable image.",
         json_schema_extra=_DATA,
     )
 
     embed_dim: int | None = Field(
         None,
         ge=2,
-        description="Width of the embedding, d: a linear layer on the backbone's features; default: these as they are.",
+        description="Dimension d of the embedding, a linear layer on the backbone's features; default: use the "
+        "features themselves.",
         json_schema_extra=_MODEL,
     )
     embedding_bn: bool = Field(
-        False, description="Batch normalization of the embedding (long-tail recipe).", json_schema_extra=_MODEL
+        False, description="Batch-normalize the embedding (long-tail recipe).", json_schema_extra=_MODEL
     )
 
     class_weights: Literal["none", "batch", "global"] = Field(
         "none",
-        description="Weigh images so that classes count alike: within each batch (released code), or over the set.",
+        description="Weight images so that classes count equally: within each batch (released code), or over "
+        "the whole set.",
         json_schema_extra=_LOSS,
     )
     mixup_alpha: float = Field(
         0.0,
         ge=0,
-        description="Mix pairs of images with a share drawn from Beta(alpha, alpha), once a step; 0: do not.",
+        description="Mixup: mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step; 0: off.",
         json_schema_extra=_LOSS,
     )
 
     augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = Field(
         "imagenet",
-        description="Training view. crop-flip: shift by up to 4 pixels, mirror; imagenet: a random box, mirror; "
-        "imagenet-jitter: also jitter of 0.4; digits: zoom, rotation, shift. Sets that lose their sense in a mirror "
-        "are not mirrored.",
+        description="Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, "
+        "flip; imagenet-jitter: also color jitter of 0.4; digits: zoom, rotation, shift. Sets where a flip "
+        "changes the class are never flipped.",
         json_schema_extra=_VIEWS,
     )
 
@@ -100,22 +103,23 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
         "uniform",
-        description="uniform: spread over the sphere for any number of classes; simplex: all pairs alike (ETF), for "
-        "d >= classes - 1. `labelkit prototypes` shows them. Rivals of the paper, with --no-reassign: hpn: each pushed "
-        "from its nearest other (hyperspherical prototype networks), and in the order of --class-vectors if these are "
-        "given; words: those of --class-vectors.",
+        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same "
+        "angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with "
+        "--no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), "
+        "ordered by --class-vectors if set; words: the vectors of --class-vectors.",
         json_schema_extra=_PROTOTYPES,
     )
     class_vectors: Path | None = Field(
         None,
-        description="With --prototypes words or hpn: text file of word2vec or GloVe, in each line a class name (_ for "
-        "a space) and its numbers. As prototypes, those of more than d numbers are cut to their principal directions.",
+        description="With --prototypes words or hpn: word2vec or GloVe text file; each line has a class name (_ "
+        "for a space) and its vector. For use as prototypes, vectors longer than d are reduced to their "
+        "principal components.",
         json_schema_extra={**_PROTOTYPES, "before": None},
     )
     prototypes_from: Path | None = Field(
         None,
-        description="Take the prototypes of this file of `labelkit prototypes`, or the directions that this run of "
-        "`train softmax` learned.",
+        description="Use the prototypes in this file of `labelkit prototypes`, or the class directions learned "
+        "by this run of `train softmax`.",
         json_schema_extra=_PROTOTYPES,
     )
 
@@ -123,35 +127,35 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         SHARPEST_T,
         gt=0,
         le=1e9,
-        description="Sharpen the loss of the prototypes step by step up to this value, until the largest cosine "
-        "counts. none: minimize the paper's loss (Eq. 5) itself, also where opposite pairs are the widest spread.",
+        description="Sharpen the loss of the prototypes step by step up to this value, until only the largest "
+        "cosine counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the "
+        "widest spread.",
         json_schema_extra={**_PROTOTYPES, "before": SHARPEST_T},
     )
 
     reassign: bool = Field(
         True,
-        description="Assign classes to prototypes anew during training. Otherwise each class keeps its first "
-        "prototype.",
+        description="Reassign classes to prototypes during training. Otherwise each class keeps its first prototype.",
         json_schema_extra=_ASSIGNMENT,
     )
     updates_per_epoch: float = Field(
         1.0,
         gt=0,
-        description="Assignments per epoch, tau' of the paper's Fig. 3b: 10 = ten times an epoch, 0.1 = every tenth "
-        "epoch.",
+        description="Number of assignments per epoch (tau' in the paper's Fig. 3b). 10: ten per epoch; 0.1: one "
+        "every ten epochs.",
         json_schema_extra=_ASSIGNMENT,
     )
 
     loss: Literal["inner-product", "cross-entropy"] = Field(
         "inner-product",
-        description="inner-product: (1 - cosine)^2 with the own prototype; cross-entropy: softmax over the inner "
-        "products with all prototypes.",
+        description="inner-product: (1 - cosine)^2 with the prototype of the class; cross-entropy: softmax over "
+        "the inner products with all prototypes.",
         json_schema_extra=_LOSS,
     )
     reduction: Literal["sum", "half-mean"] = Field(
         "half-mean",
-        description="inner-product over a batch. sum: of the released code for balanced data; half-mean: of the paper. "
-        "The learning rate depends on it.",
+        description="Reduction of the inner-product loss over a batch. sum: as in the released code for "
+        "balanced data; half-mean: as in the paper. The best learning rate depends on it.",
         json_schema_extra=_LOSS,
     )
 

@@ -20,7 +20,7 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.classifier_network import ClassifierNetwork
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
@@ -102,7 +102,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         step = 0 if self._state is None else self._state.step
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages.
 
         Raises:
@@ -110,7 +110,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         """
         if self.config.mixup_alpha > 0:
             problem = "--mixup-alpha mixes images, and maps are kept"
-            raise ConfigError("--reuse-frozen", problem, "Leave one of them out.")
+            raise ConfigError("--reuse-frozen", problem, "Leave out one of them.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,7 @@ def starting_prototypes(
     if config.prototypes == "simplex" and dim < num_classes - 1:
         raise ConfigError(
             "--prototypes simplex",
-            f"{num_classes} classes with equal angles need {num_classes - 1} dimensions, the embedding has {dim}",
+            f"{num_classes} classes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
             f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
         )
     source = config.prototypes_from
@@ -73,8 +73,9 @@ def starting_prototypes(
     if len(found) < num_classes or found.shape[1] != dim:
         raise ConfigError(
             "--prototypes-from",
-            f"{source} has {len(found)} prototypes of {found.shape[1]} dimensions, {num_classes} of {dim} are needed",
-            "Make others, or change --embed-dim.",
+            f"{source} has {len(found)} prototypes of {found.shape[1]} dimensions, but {num_classes} of {dim} are "
+            "needed",
+            "Use others, or change --embed-dim.",
         )
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
@@ -105,7 +106,7 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
-        problem = "holds no checkpoint" if checkpoint is None else "has no learned class vectors"
+        problem = "contains no checkpoint" if checkpoint is None else "has no learned class vectors"
         raise CheckpointError(str(run), problem, "Give the --out of a `labelkit train softmax`.")
     return found
 
@@ -176,20 +177,20 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
                         exact[name] = vector
                 alike.setdefault(plain, {}).setdefault(word, vector)
     except NotRegularError as error:
-        raise DatasetError(str(path), "is not a regular file", "Give a text file of vectors by name.") from error
+        raise DatasetError(str(path), "is not a regular file", "Pass a text file of named vectors.") from error
     except OSError as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
-            raise DatasetError(str(path), str(error.strerror), "Give a text file of vectors by name.") from error
+            raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
         raise resource_error(error, str(path)) from error
     found = [exact[name] if name in exact else _only(alike.get(_plain(name), {}), name, path) for name in names]
     missing = [name for name, vector in zip(names, found, strict=True) if vector is None]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
-        raise DatasetError(str(path), f"has no vector of {len(missing)} of {len(names)} classes: {shown}", _FORM)
+        raise DatasetError(str(path), f"has no vector for {len(missing)} of {len(names)} classes: {shown}", _FORM)
     vectors = [vector for vector in found if vector is not None]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:
-        raise DatasetError(str(path), f"has vectors of {min(widths)} and of {max(widths)} numbers", _FORM)
+        raise DatasetError(str(path), f"has vectors of {min(widths)} and {max(widths)} dimensions", _FORM)
     return np.stack(vectors)
 
 
@@ -212,19 +213,19 @@ def _vector(numbers: bytes, where: str) -> NDArray[np.float64]:
     except ValueError as error:
         raise DatasetError(where, f"{error}", _FORM) from error
     if not np.isfinite(vector).all():
-        raise DatasetError(where, "has a number that is not finite", _FORM)
+        raise DatasetError(where, "has a value that is not finite", _FORM)
     return vector
 
 
 def _check_new(found: dict[str, NDArray[np.float64]], name: str, path: Path, number: int) -> None:
     if name in found:
-        raise DatasetError(f"{path}: line {number}", f"has a second vector of {name}", "Keep one.")
+        raise DatasetError(f"{path}: line {number}", f"has a second vector for {name}", "Keep only one.")
 
 
 def _only(vectors: dict[str, NDArray[np.float64]], name: str, path: Path) -> NDArray[np.float64] | None:
     """The single vector of a name that is written otherwise; ``None`` if there is none."""
     if len(vectors) > 1:
-        raise DatasetError(str(path), f"has several vectors for {name}: {', '.join(sorted(vectors))}", "Keep one.")
+        raise DatasetError(str(path), f"has several vectors for {name}: {', '.join(sorted(vectors))}", "Keep only one.")
     return next(iter(vectors.values()), None)
 
 

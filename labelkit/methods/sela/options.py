@@ -38,9 +38,9 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     labels: Path | None = Field(
         None,
-        description="Labels that judge the run; training uses none. A CSV "
-        "with a column of paths and one of labels; or a result of `labelkit label`, by its name or, of another store, "
-        "as OTHER.h5.results/NAME.h5. Default: those of the store, or of the images.",
+        description="Labels for evaluating the run; training uses none. A CSV with a path column and a label "
+        "column, or a result of `labelkit label`: its name, or OTHER.h5.results/NAME.h5 for another store. "
+        "Default: the labels of the store or the images.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -53,13 +53,14 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     lam: float = Field(
         25.0,
         gt=0,
-        description="Weight of the assignment against its entropy (lambda); tied to the scale of the logits.",
+        description="Weight of the assignment against its entropy (lambda); depends on the scale of the logits.",
         json_schema_extra=_LABELS,
     )
     prior: str = Field(
         "uniform",
-        description="Shares of the clusters: uniform, zipf:A (share of the y-th proportional to y^-A), or a file of "
-        "numbers (.npy, or text). Larger shares go to the clusters that are larger at the first optimization.",
+        description="Fractions of images per cluster: uniform, zipf:A (the y-th proportional to y^-A), or a "
+        "file of numbers (.npy or text). Larger fractions go to the clusters that are larger at the first "
+        "optimization.",
         json_schema_extra=_LABELS,
     )
     num_optimizations: int = Field(
@@ -67,20 +68,20 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
         "quadratic",
-        description="When labels are optimized: evenly, or densely at the start; official-*: the released code's "
-        "times.",
+        description="When to optimize labels: at even intervals, or more often at the start; official-*: at the "
+        "times of the released code.",
         json_schema_extra=_LABELS,
     )
     refresh: Literal["all", "one"] = Field(
         "all",
-        description="Heads that an optimization refreshes: all, or one after the other.",
+        description="Heads to update in an optimization: all, or one at a time, in turn.",
         json_schema_extra=_LABELS,
     )
 
     label_pass: Literal["clean", "official"] = Field(
         "clean",
-        description="Images of the label pass. clean: no augmentation, no dropout; official: as in training, running "
-        "statistics are updated (the released code).",
+        description="How to run the label pass. clean: without augmentation and dropout; official: as in "
+        "training, updating running statistics (released code).",
         json_schema_extra=_PASS,
     )
     solver_tolerance: float = Field(
@@ -91,17 +92,19 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
-        "imagenet", description="Training view: a recipe of the released code, or of digits.", json_schema_extra=_VIEWS
+        "imagenet",
+        description="Training augmentation: a recipe of the released code, or digits.",
+        json_schema_extra=_VIEWS,
     )
 
     labels_from: Path | None = Field(
         None,
-        description="Train a new network on the final labels of this run; they stay as they are.",
+        description="Train a new network on the final labels of this run, which stay fixed.",
         json_schema_extra=_ROTATION,
     )
     rotation: bool = Field(
         False,
-        description="Also learn to name the rotation of an image (0, 90, 180, 270 degrees) with a head of its own.",
+        description="Also learn to predict the rotation of an image (0, 90, 180, 270 degrees) with a separate head.",
         json_schema_extra=_ROTATION,
     )
 

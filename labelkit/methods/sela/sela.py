@@ -40,10 +40,10 @@ from labelkit.methods.sela.self_labels import (
     SolveRecord,
     SolverSettings,
     optimization_times,
-    passed_times,
     take_labels,
+    times_until,
 )
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -88,7 +88,7 @@ class SeLa(Method[SeLaConfig]):
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
-        """Take the labels of an earlier run; a resumed run has them in its checkpoint."""
+        """Read the labels of an earlier run; a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             take_labels(self.labels, self.config.labels_from, inputs)
 
@@ -100,7 +100,7 @@ class SeLa(Method[SeLaConfig]):
     def scheduled(cls, config: SeLaConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Times of optimizing labels that have passed; those that pass together are one optimization."""
         times = label_times(config)
-        return {"label_times": lambda now: float(passed_times(times, now.step / now.steps_per_epoch))}
+        return {"label_times": lambda now: float(times_until(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Read the prior; a resumed run has it in its checkpoint."""
@@ -146,21 +146,23 @@ class SeLa(Method[SeLaConfig]):
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._records = [SolveRecord(**record) for record in state["records"]]
 
     def groupings(self) -> Mapping[str, Tensor]:
         """The clustering of every head."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages.
 
         Raises:
             ConfigError: images are turned in training.
         """
         if self.config.rotation:
-            raise ConfigError("--reuse-frozen", "--rotation turns images, and maps are kept", "Leave one of them out.")
+            raise ConfigError(
+                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Leave out one of them."
+            )
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
@@ -211,7 +213,7 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
         shares = make_prior(spec if spec.startswith("zipf:") else _read_numbers(Path(spec)), num_clusters)
     except ValueError as error:
         raise ConfigError(
-            "--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1."
+            "--prior", f"{spec}: {error}", f"Pass {num_clusters} positive fractions that sum to 1."
         ) from error
     return shares.numpy()
 
@@ -234,4 +236,4 @@ def _read_numbers(path: Path) -> NDArray[np.float64]:
     except (OSError, EOFError) as error:
         raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
     except (ValueError, TypeError) as error:
-        raise DatasetError(str(path), f"holds no list of numbers: {error}", remedy) from error
+        raise DatasetError(str(path), f"does not contain a list of numbers: {error}", remedy) from error

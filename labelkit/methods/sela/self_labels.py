@@ -121,7 +121,7 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
     return tuple(formulas[kind](k) for k in range(count))
 
 
-def passed_times(times: Sequence[float], epoch: float) -> int:
+def times_until(times: Sequence[float], epoch: float) -> int:
     """Times, in epochs, that are not later than another one."""
     return sum(time <= epoch for time in times)
 
@@ -198,7 +198,7 @@ class SelfLabels(nn.Module):
 
     def due(self, epoch: float) -> tuple[int, ...]:
         """Return the heads to renew at a time in epochs, and move on; times that were passed by are dropped."""
-        passed = passed_times(self.times, epoch)
+        passed = times_until(self.times, epoch)
         if passed <= int(self.next_time):
             return ()
         self.next_time.fill_(passed)
@@ -306,10 +306,10 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     """
     checkpoint = load_checkpoint(source, say=inputs.say)
     if checkpoint is None:
-        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
+        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train sela` run.")
     found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
     if not found:
-        raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
+        raise CheckpointError(str(source), "has no pseudo-labels", "Pass the --out of a `labelkit train sela` run.")
     saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
         raise CheckpointMismatch(

@@ -39,8 +39,9 @@ class SiameseConfig(RepresentationTrainConfig):
 
     loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = Field(
         "simclr",
-        description="simclr: each view finds the other one in the batch; moco: in a queue that a slow network fills; "
-        "barlow-twins: both correlate number by number; simsiam: each is predicted from the other.",
+        description="simclr: each view finds the other one in the batch; moco: in a queue filled by a momentum "
+        "network; barlow-twins: the views correlate dimension by dimension; simsiam: each view predicts the "
+        "other.",
         json_schema_extra=_LOSS,
     )
     temperature: float = Field(
@@ -52,13 +53,13 @@ class SiameseConfig(RepresentationTrainConfig):
     redundancy_weight: float = Field(
         0.005,
         ge=0,
-        description="Weight of correlations between different numbers (barlow-twins).",
+        description="Weight of correlations between different dimensions (barlow-twins).",
         json_schema_extra=_LOSS,
     )
     loss_scale: float = Field(
         0.024,
         gt=0,
-        description="Factor of the loss of barlow-twins, a sum over all pairs of numbers (default: released code).",
+        description="Factor of the Barlow Twins loss, a sum over all pairs of dimensions (default: released code).",
         json_schema_extra={**_LOSS, "before": 1.0},
     )
     queue_size: int = Field(4096, ge=1, description="Queue size in images (moco).", json_schema_extra=_LOSS)
@@ -73,30 +74,34 @@ class SiameseConfig(RepresentationTrainConfig):
     projector_dims: tuple[int, ...] | None = Field(
         None,
         min_length=1,
-        description="Width of each layer of the projection; default: 512,128 for simclr and moco, 2048,2048,2048 for "
-        "barlow-twins, 2048,2048 for simsiam.",
+        description="Width of each layer of the projector; default: 512,128 for simclr and moco, 2048,2048,2048 "
+        "for barlow-twins, 2048,2048 for simsiam.",
         json_schema_extra=_MODEL,
     )
     predictor_dim: int = Field(
-        512, ge=1, description="Width of the hidden layer of the prediction (simsiam).", json_schema_extra=_MODEL
+        512, ge=1, description="Hidden width of the predictor (simsiam).", json_schema_extra=_MODEL
     )
 
     augmentation: Literal["crops", "digits"] = Field(
         "crops",
-        description="crops: a random box, mirrored, with other colors, blurred, as the options below say; digits: "
-        "moved, turned and scaled.",
+        description="crops: random crop, flip, color jitter, grayscale and blur, as set by the options below; "
+        "digits: shift, rotation and zoom.",
         json_schema_extra=_VIEWS,
     )
     crop: Literal["independent", "same", "none"] = Field(
         "independent",
-        description="Box of each view: its own; that of the first view for both; or the whole image.",
+        description="Crop of each view: a separate one, the first view's crop for both, or the whole image.",
         json_schema_extra=_VIEWS,
     )
     crop_scale: tuple[float, float] = Field(
         (0.08, 1.0), description="Range of the area fraction of a crop.", json_schema_extra=_VIEWS
     )
     flip_prob: float = Field(
-        0.5, ge=0, le=1, description="Probability of a mirror image, where it means the same.", json_schema_extra=_VIEWS
+        0.5,
+        ge=0,
+        le=1,
+        description="Probability of a horizontal flip, in sets where it keeps the class.",
+        json_schema_extra=_VIEWS,
     )
     jitter_prob: float = Field(
         0.8,

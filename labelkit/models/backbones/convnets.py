@@ -254,7 +254,7 @@ def _shake(width: int) -> ConvNet:
     def build(size: int, channels: int) -> nn.Module:
         if size % 4:
             remedy = f"Try {max(4, size // 4 * 4)}."
-            raise ConfigError("image_size", f"{size} pixels are no multiple of 4, which shortcuts need", remedy)
+            raise ConfigError("image_size", f"{size} pixels are not a multiple of 4, which the shortcuts need", remedy)
         return shake_resnet26(width, in_channels=channels)
 
     return ConvNet(build, 4 * width, 32, _HALF, _HALF)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.weights.files import fingerprint
 
 _CONTAINERS = ("stages", "blocks", "layers", "features")
@@ -26,7 +26,7 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenStages(KeptPart):
+class FrozenStages(ReusablePart):
     """What is frozen of a network, and kept of views: the maps that leave the last frozen stage.
 
     Attributes:
@@ -122,7 +122,7 @@ def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
-    """Refuse stages that give something else at each pass although they are in evaluation mode.
+    """Reject stages that give something else at each pass although they are in evaluation mode.
 
     Raises:
         ConfigError: normalization without running statistics.

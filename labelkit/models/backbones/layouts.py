@@ -57,7 +57,7 @@ def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> di
 
 
 def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
-    """Whether weights are of torchvision's MobileNetV2."""
+    """Return whether weights are of torchvision's MobileNetV2."""
     return "features.0.0.weight" in state and "features.1.conv.0.0.weight" in state
 
 

@@ -248,11 +248,11 @@ def build_backbone(
         CheckpointError: the weights cannot be had, read or fitted; nothing hangs offline.
     """
     if in_channels not in (1, 3):
-        raise ConfigError("in_channels", f"need 1 or 3 channels, got {in_channels}", "Convert the images.")
+        raise ConfigError("in_channels", f"must be 1 or 3, not {in_channels}", "Convert the images.")
     if image_size is not None and image_size < 1:
-        raise ConfigError("image_size", f"need a positive size, got {image_size}", "Give it in pixels.")
+        raise ConfigError("image_size", f"must be positive, not {image_size}", "Pass the size in pixels.")
     if pretrained and weights is not None:
-        raise ConfigError("weights", "both a weights file and published weights were asked for", "Choose one.")
+        raise ConfigError("weights", "both a weights file and published weights were requested", "Choose one.")
     with nullcontext() if seed is None else seeded_init(seed):
         own = _build_own(name, image_size, in_channels, options)
         net, info, cfg = own or _build_timm(name, image_size, in_channels, options)
@@ -378,7 +378,7 @@ def _pooling(net: Any) -> str:
 
 
 def _check_name(name: str) -> None:
-    """Refuse names and tags that timm does not have, with the nearest ones."""
+    """Reject names and tags that timm does not have, with the nearest ones."""
     from timm.models import is_model, list_models
 
     architecture = name.split(".", 1)[0]

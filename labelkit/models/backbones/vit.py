@@ -70,7 +70,7 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
 
 
 def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
-    """Refuse networks that are no plain timm ViT, or whose listed blocks have another attention.
+    """Reject networks that are no plain timm ViT, or whose listed blocks have another attention.
 
     Args:
         vit: the network.
@@ -154,7 +154,7 @@ def key_projection(attention: nn.Module) -> Tensor:
 
 
 def has_key_norm(attention: nn.Module) -> bool:
-    """Tell whether the block norms its keys after their projection."""
+    """Return whether the block norms its keys after their projection."""
     attn: Any = attention
     return not isinstance(attn.k_norm, nn.Identity)
 
@@ -185,7 +185,7 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
 
 
 def pools_class_token(vit: nn.Module) -> bool:
-    """Tell whether only the class token leaves the network, and its last block is plain: see `class_token_block`."""
+    """Return whether only the class token leaves the network, and its last block is plain: see `class_token_block`."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
@@ -335,7 +335,7 @@ def keep_windows(net: nn.Module) -> None:
 
 
 def has_class_token(vit: nn.Module) -> bool:
-    """Tell whether the first of the prefix tokens is a class token."""
+    """Return whether the first of the prefix tokens is a class token."""
     return getattr(vit, "cls_token", None) is not None
 
 

@@ -76,7 +76,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
     if not path.exists():
         raise CheckpointError(str(path), "no such file", "Check the path of the weights file.")
     if not path.is_file():
-        raise CheckpointError(str(path), "not a regular file", "Give a weights file.")
+        raise CheckpointError(str(path), "not a regular file", "Pass a weights file.")
     try:
         with open_regular(path):
             pass
@@ -89,10 +89,10 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
     else:
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
         raise CheckpointError(
-            str(path), f"unknown kind of weights file ({path.suffix or 'no suffix'})", f"Use {known}."
+            str(path), f"unknown type of weights file ({path.suffix or 'no suffix'})", f"Use {known}."
         )
     if not state:
-        raise CheckpointError(str(path), "holds no tensors", "Give a file with a state dict.")
+        raise CheckpointError(str(path), "contains no tensors", "Pass a file with a state dict.")
     return state
 
 

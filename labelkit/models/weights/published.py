@@ -164,7 +164,7 @@ def recorded_weights(source: str) -> Path | None:
     return None if found is None else found[0]
 
 
-def name_to_record(name: str, sha256: str, source: str) -> str:
+def recorded_name(name: str, sha256: str, source: str) -> str:
     """Return what a store calls a network: with the tag of published weights only if it has these.
 
     Args:
@@ -178,14 +178,14 @@ def name_to_record(name: str, sha256: str, source: str) -> str:
     return f"{network} (prepared like .{tag})"
 
 
-def name_to_build(recorded: str) -> str:
-    """Return the name of the network that ``name_to_record`` recorded."""
+def buildable_name(recorded: str) -> str:
+    """Return the name of the network that ``recorded_name`` recorded."""
     return recorded.replace(" (prepared like ", "").removesuffix(")")
 
 
 @cache  # the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
-    """Say whether a file is that of the published weights, as far as their digest is known on this machine."""
+    """Return whether a file is that of the published weights, as far as their digest is known on this machine."""
     package = package_of(name)
     if package is not None and package.sha256 == sha256:
         return True
@@ -209,13 +209,13 @@ def describe_published(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def has_published(name: str) -> bool:
-    """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+def has_published_weights(name: str) -> bool:
+    """Return whether there are published weights of a network that ``published_weights`` can have from somewhere."""
     cfg = timm_config(name)
     return package_of(name) is not None or bool(cfg.get("hf_hub_id") or cfg.get("url"))
 
 
-def best_at_hand(*, several: bool = False) -> str | None:
+def best_available(*, several: bool = False) -> str | None:
     """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
 
     Args:
@@ -226,7 +226,7 @@ def best_at_hand(*, several: bool = False) -> str | None:
     """
 
     def is_here(name: str) -> bool:
-        return weights_at_hand(name, timm_config(name)) is not None
+        return find_local_weights(name, timm_config(name)) is not None
 
     names = (name for name in BEST_FIRST if several or "+" not in name)
     return next((name for name in names if all(map(is_here, name.split("+")))), None)
@@ -244,7 +244,7 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
         CheckpointError: they cannot be had.
         CheckpointRefused: the file of a package is not the published one.
     """
-    at_hand = weights_at_hand(name, cfg)
+    at_hand = find_local_weights(name, cfg)
     if at_hand is not None:
         return at_hand
     hub_id = str(cfg.get("hf_hub_id") or "")
@@ -259,7 +259,7 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
     return path, _address(repository, path)
 
 
-def weights_at_hand(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
     """Return a file of published weights on this machine and its address, or ``None``; nothing is fetched.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import chosen_old_classes, has_own_splits, read_listing
-from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -32,9 +32,9 @@ from labelkit.pipelines.compare.runs import (
     RunFailed,
     embed_for_judges,
     judge_store,
-    kept_record,
     method_config,
-    trained_and_judged,
+    stored_record,
+    train_and_evaluate,
 )
 from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
@@ -72,10 +72,10 @@ class Row:
                 found = found.get(key) if isinstance(found, dict) else None
             if isinstance(found, int | float):
                 values.append(float(found))
-        return mean_and_spread(values) if values else None
+        return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
-        """Return all scores of the judges."""
+        """Return all scores of the evaluations."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
         return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
 
@@ -101,7 +101,7 @@ class Row:
 
 
 def compare_methods(config: CompareConfig) -> SimpleResult:
-    """Train and judge methods; a run that fails is a row with its reason.
+    """Train and evaluate methods; a run that fails is a row with its reason.
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
@@ -130,7 +130,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     trained = [row for row in rows if row.name in names]
     if not any(row.runs for row in trained):
         reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
-        raise InputError("compare", f"no run finished ({reasons})", "Mend that, or raise --budget.")
+        raise InputError("compare", f"no run finished ({reasons})", "Fix this, or raise --budget.")
     return SimpleResult(values, made, _tables(config, data, images, rows))
 
 
@@ -154,13 +154,13 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"has no splits train and test (it has: {names})", "Choose another set.")
+        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another set.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         raise DatasetError(
             config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images have no label, and a comparison needs the truth",
-            "Give class folders, or a CSV with all labels.",
+            f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
+            "Pass class folders, or a CSV with all labels.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
@@ -189,11 +189,11 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
             # a lock alone is of a comparison that was stopped at its very start
             if there - {"lock"} and _ABOUT not in there:
-                raise ConfigError("--keep", f"{config.keep} holds something else", "Give a new folder.")
+                raise ConfigError("--keep", f"{config.keep} contains something else", "Pass a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
         if about.exists():
-            then = kept_record(about)
+            then = stored_record(about)
             differing = [
                 f"--{name.replace('_', '-')} {value_text(then.get(name))} (now {value_text(now[name])})"
                 for name in now
@@ -237,7 +237,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
                     embed_for_judges(config, store, data.holdout, **seeded)
                     found = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
-                row.runs.append(kept_record(record))
+                row.runs.append(stored_record(record))
             except LabelkitError as error:
                 # pixels need next to nothing: where they cannot be kept, nothing can
                 if label == _PIXELS and isinstance(error, ResourceError):
@@ -253,7 +253,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
 
 
 def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
-    """Train and judge, one run after the other."""
+    """Train and evaluate, one run after the other."""
     progress = current_progress()
     rows = []
     with progress.task("compare", total=len(names)) as task:
@@ -263,7 +263,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
                 try:
                     options: Any = method_config(name, config, data, seed)
                     row.kind, row.network = options.label_kind, options.backbone
-                    record = trained_and_judged(name, config, data, folder, seed)
+                    record = train_and_evaluate(name, config, data, folder, seed)
                 except (RunFailed, LabelkitError) as error:
                     row.failures[seed] = str(error).strip()
                     continue
@@ -277,7 +277,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
 def _say(progress: Progress, row: Row) -> None:
     scores = row.scores()
     names = [name for name in (*JUDGES, "own_accuracy") if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_spread(scores[name])} %" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])} %" for name in names)
     if row.runs:
         progress.message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -288,7 +288,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
     lines: list[list[Cell]] = []
     for row in rows:
         scores = row.scores()
-        cells = [percent_and_spread(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
+        cells = [percent_and_std(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
         memory = row.mean("peak_memory_mib")
         lines.append(
             [
@@ -318,7 +318,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
 
 
 def _plain(stats: dict[str, object] | None) -> str | None:
-    """Return ``1.23 ± 0.45`` of what ``mean_and_spread`` made."""
+    """Return ``1.23 ± 0.45`` of what ``mean_and_std`` made."""
     if stats is None:
         return None
     spread = stats["sd"]

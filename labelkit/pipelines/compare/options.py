@@ -72,7 +72,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         0.5,
         gt=0,
         le=1,
-        description="Fraction of the images of these classes that get a label, drawn from all of them together.",
+        description="Fraction of the labeled classes' images that get a label, drawn from all these images together.",
         json_schema_extra=_DATA,
     )
     split_seed: int = Field(

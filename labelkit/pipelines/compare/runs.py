@@ -190,8 +190,8 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     return made
 
 
-def trained_and_judged(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
-    """Train a method and judge it; what is finished in a folder is not done again.
+def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
+    """Train a method and evaluate it; what is finished in a folder is not done again.
 
     Args:
         name: of the method.
@@ -208,13 +208,13 @@ def trained_and_judged(name: str, config: CompareConfig, data: DataFacts, folder
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
-        return kept_record(record)
+        return stored_record(record)
     try:
         length = _length(name, config, data, folder)
         options = method_config(name, config, data, seed, length["fraction"])
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
-        summary = kept_record(run / "summary.json")
+        summary = stored_record(run / "summary.json")
         embed_for_judges(config, store, data.holdout, checkpoint=run)
         scores = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
     except LabelkitError as error:
@@ -246,7 +246,7 @@ def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> 
     """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
-        return kept_record(kept)
+        return stored_record(kept)
     options = method_config(name, config, data, 0).model_copy(update={"dry_run": True})
     plan: dict[str, Any] = train_method(options).to_json()
     seconds = plan["seconds_per_step"] * plan["steps"]
@@ -279,7 +279,7 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     return cost
 
 
-def kept_record(path: Path) -> dict[str, Any]:
+def stored_record(path: Path) -> dict[str, Any]:
     """Return what a comparison or a run of it wrote.
 
     Raises:
@@ -288,7 +288,7 @@ def kept_record(path: Path) -> dict[str, Any]:
     try:
         return read_object(path)
     except (OSError, ValueError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", "Remove it, and it is made again.") from error
+        raise InputError(str(path), f"cannot be read: {error}", "Delete it; it will be recreated.") from error
 
 
 def run_process(

@@ -22,8 +22,8 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     new: tuple[Path, ...] = Field(
         ...,
         min_length=1,
-        description="Photos, folders of photos, or stores of the same model. - reads paths from standard input, one in "
-        "a line, or separated by NUL (`find -print0`).",
+        description="Photos, folders of photos, or stores of the same model. - reads paths from standard input, "
+        "one per line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
     from_: Path = Field(
@@ -34,38 +34,39 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of the store to answer by: answers, or groups. Default: the newest answers.",
+        description="Result of the store to predict with: predictions of `discover answer`, or groups. Default: "
+        "the newest predictions.",
         json_schema_extra=option("Answers", preset=False),
     )
     min_confidence: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Confidence below which a photo is unsure, in [0, 1]. Default: that of the stored answers.",
+        description="Confidence below which a photo is unsure, in [0, 1]. Default: that of the stored predictions.",
         json_schema_extra=option("Answers"),
     )
     labels: Path | None = Field(
         None,
-        description="CSV with true labels of the new photos, to report accuracy only.",
+        description="CSV with true labels of the new photos, used only to report accuracy.",
         json_schema_extra=option("Labels", preset=False),
     )
     checkpoint: Path | None = Field(
         None,
-        description="Run folder or weights file that the store was embedded with. Default: where it was last seen.",
+        description="Run folder or weights file that the store was embedded with. Default: its last known location.",
         json_schema_extra=option("Model", preset=False),
     )
     max_bad: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Maximum fraction of unreadable photos; they are listed and skipped. Above it, the command exits "
-        "with code 3 after answering for the others.",
+        description="Maximum fraction of unreadable photos; they are listed and skipped. Above it, the command "
+        "exits with code 3 after predicting the others.",
         json_schema_extra=option("Photos"),
     )
     format: Literal["table", "csv", "jsonl"] | None = Field(
         None,
-        description="How the answers are written: table (on the screen only), csv, or jsonl (a JSON object in each "
-        "line). Default: a table; with --out, jsonl if its name ends so, else csv.",
+        description="Output format: table (on screen only), csv, or jsonl (one JSON object per line). Default: "
+        "table; with --out, jsonl for .jsonl and .ndjson, else csv.",
         json_schema_extra=option("Output"),
     )
     out: Path | None = Field(

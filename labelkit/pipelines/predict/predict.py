@@ -18,11 +18,11 @@ import numpy as np
 
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
 from labelkit.commands.common.embeddings import check_features, unit_rows
-from labelkit.commands.common.label_files import LabeledImages, placed_csv
-from labelkit.commands.common.onnx_session import loading_ahead
+from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
+from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
-from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
+from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
 from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
@@ -98,7 +98,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
     last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
     if last is None:
-        raise ConfigError("--from", f"nothing is finished in {folder}", "Call `labelkit start` again.")
+        raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
 
 
@@ -120,7 +120,7 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
         remedy = "Name a result of `labelkit discover answer`, or of a command that groups."
-        raise StoreError(result.where, f"holds {result.kind}, which says nothing of new images", remedy)
+        raise StoreError(result.where, f"contains {result.kind}, which cannot predict new images", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = check_features(store, rows)
@@ -174,8 +174,10 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
-        raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
-    with loading_ahead(len(photos), config.checkpoint, config.device):
+        raise DatasetError(
+            "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
+        )
+    with preload_embedding(len(photos), config.checkpoint, config.device):
         source = open_source(config.from_, config.result)
         min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
         asked = [rows_of_other(source.store, path) for path in stores]
@@ -205,7 +207,7 @@ def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
     if config.labels is None:
         return {}
     images = LabeledImages("this call", names, None, None)
-    return {names[place]: text for place, text in placed_csv(config.labels, images, config.label_column).items()}
+    return {names[place]: text for place, text in read_csv_labels(config.labels, images, config.label_column).items()}
 
 
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
@@ -224,7 +226,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
                 continue
             names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
             if not names:
-                raise DatasetError(str(entry), "no images", "Give a folder of photos.")
+                raise DatasetError(str(entry), "no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
 
 
@@ -255,7 +257,7 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
 
 def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterator[Prediction]:
     """Answer for embedded photos."""
-    stored = stored_answers(source.result, min_confidence)
+    stored = read_stored_predictions(source.result, min_confidence)
     row_of = source.rows_by_digest() if queries.sha256 is not None else {}
     for start in range(0, len(queries.names), _BLOCK):
         block = slice(start, start + _BLOCK)

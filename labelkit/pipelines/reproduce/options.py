@@ -20,7 +20,7 @@ class ReproduceConfig(StageConfig):
 
     table: str | None = Field(
         None,
-        description="Table, as `labelkit list tables` names it, or a YAML file like those of presets/tables.",
+        description="Name of a table (`labelkit list tables`), or a YAML file like those in presets/tables.",
         json_schema_extra={"positional": True},
     )
     all: bool = Field(False, description="Run all tables.", json_schema_extra=_WHAT)
@@ -31,7 +31,9 @@ class ReproduceConfig(StageConfig):
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of seeds per row: 0, 1, ...", json_schema_extra=_RUN)
     data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
+    device: str = Field(
+        "auto", description="Device to run networks on: auto, cpu, cuda, cuda:N.", json_schema_extra=_RUN
+    )
     num_workers: int | None = Field(
         None,
         ge=0,

@@ -34,9 +34,9 @@ from labelkit.pipelines.reproduce.tables import (
     available_tables,
     chosen_rows,
     complete_command,
-    missing_of,
-    needs_of,
+    missing_data,
     read_table,
+    row_inputs,
     with_options,
 )
 from labelkit.progress import current_progress
@@ -209,14 +209,14 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     names = list(available_tables()) if config.all else [str(config.table)]
     tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
     progress = current_progress()
-    needs = {name for _, rows in tables for row in rows for name in needs_of(row)}
-    missing = {name: fault for name in sorted(needs) if (fault := missing_of(name, config.data_root))}
-    runnable = [row for _, rows in tables for row in rows if not missing.keys() & needs_of(row)]
+    needs = {name for _, rows in tables for row in rows for name in row_inputs(row)}
+    missing = {name: fault for name in sorted(needs) if (fault := missing_data(name, config.data_root))}
+    runnable = [row for _, rows in tables for row in rows if not missing.keys() & row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"the data of no row are there: {first}", "See what is missing with --dry-run.")
+        raise DatasetError("reproduce", f"no row has its data: {first}", "Use --dry-run to see what is missing.")
     for fault in missing.values():
-        progress.warning(f"rows left out: {fault}")
+        progress.warning(f"rows skipped: {fault}")
     shown, values = [], []
     faults: list[LabelkitError] = []
     with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
@@ -224,7 +224,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             folder = config.out / table.name
             outcomes = []
             for row in rows:
-                absent = next((missing[name] for name in sorted(needs_of(row)) if name in missing), "")
+                absent = next((missing[name] for name in sorted(row_inputs(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
                     outcome = _run_row(config, table, row, folder, faults)
@@ -299,9 +299,9 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
         try:
             found = read_json(record, _MAX_RECORD)
         except (OSError, ValueError) as error:
-            raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
+            raise StoreError(str(record), f"cannot be read: {error}", "Delete it to run its command again.") from error
         if not isinstance(found, dict) or found.get("command") != command:
-            raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
+            raise OutputExistsError(str(here), "contains the output of another command", "Choose another --out.")
         _check_code(command, here, number)
         return dict(found["output"])
     try:

@@ -80,12 +80,12 @@ class _File(BaseModel):
             given = set(row.model_extra or {})
             if given != wanted:
                 raise ValueError(f"row {row.name!r} sets {sorted(given)}, the commands want {sorted(wanted)}")
-            if not (published_of(row, self.values).keys() <= self.values.keys()):
+            if not (published_values(row, self.values).keys() <= self.values.keys()):
                 raise ValueError(f"row {row.name!r} has numbers that values does not name")
         return self
 
 
-def published_of(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
+def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
     """Numbers of a row by name; a single number is that of the first value."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
@@ -137,7 +137,7 @@ class PublishedTable:
     rows: tuple[Row, ...]
 
     def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Take the values out of the JSON of the commands, in their order.
+        """Extract the values from the JSON of the commands, in order.
 
         Raises:
             ConfigError: one is not there.
@@ -151,8 +151,8 @@ class PublishedTable:
             if not isinstance(value, int | float):
                 raise ConfigError(
                     f"table {self.name}",
-                    f"{place} is not a number of {'this' if numbered else 'the last'} command",
-                    "Mend the table.",
+                    f"{place} is not a value in the output of {'this' if numbered else 'the last'} command",
+                    "Fix the table.",
                 )
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
@@ -195,7 +195,9 @@ def read_table(name: str) -> PublishedTable:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
-        raise ConfigError("reproduce", f"{path} is not a table: {fault}", "Compare it with presets/tables.") from error
+        raise ConfigError(
+            "reproduce", f"{path} is not a table: {fault}", "Compare it with those in presets/tables."
+        ) from error
     rows = tuple(_row(row, file) for row in file.rows)
     return PublishedTable(
         path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, rows
@@ -206,7 +208,7 @@ def _row(row: _Row, file: _File) -> Row:
     filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
     commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
     datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
-    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets), row.against)
+    return Row(row.name, published_values(row, file.values), tuple(commands), tuple(datasets), row.against)
 
 
 def dataset_places(words: Sequence[str]) -> list[int]:
@@ -219,7 +221,7 @@ IN_DATA_ROOT = "{data_root}/"
 
 
 def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows that parts of names stand for; all for ``None``.
+    """Return the rows matched by partial names; all for ``None``.
 
     Raises:
         ConfigError: a part that is in no name, or in several.
@@ -238,7 +240,7 @@ def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row
         at = end
         if len(fitting) != 1:
             known = ", ".join(repr(row.name) for row in fitting or table.rows)
-            raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {known}.")
+            raise ConfigError("--row", f"{text!r} matches {len(fitting)} rows of {table.name}", f"Choose from {known}.")
         chosen += fitting
     # a change needs both of its rows
     needed = {row.against for row in chosen} | {row.name for row in chosen}
@@ -249,13 +251,13 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def needs_of(row: Row) -> set[str]:
-    """What a row reads: its data sets, and files in the folder of the data."""
+def row_inputs(row: Row) -> set[str]:
+    """Return the inputs of a row: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
-def missing_of(dataset: str, root: Path) -> str:
-    """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
+def missing_data(dataset: str, root: Path) -> str:
+    """Return what is missing of a data set, its source and size; empty if nothing."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: there is no such file or folder"

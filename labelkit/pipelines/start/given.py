@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labelkit.commands.common.label_files import LabeledImages, find_texts, place_texts
+from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import find_paths, written_name
+from labelkit.data.path_rule import escaped_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
@@ -99,7 +99,7 @@ def collect_labels(
         DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
     """
     progress = current_progress()
-    place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
+    place_of = {escaped_path(name): place for place, name in enumerate(dataset.sample_ids)}
     gone_from = {path: set(texts) for path, texts in (left or {}).items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
@@ -155,11 +155,11 @@ def collect_labels(
         known |= fresh
         table_of |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new one is taken")
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new ones are used")
     for name, count, near in _slips(known):
         progress.warning(
-            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the "
-            f"same, replace it in {table_of.get(name, folder / GIVEN)} and call again"
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the same, replace it in "
+            f"{table_of.get(name, folder / GIVEN)} and run again"
         )
     return KnownLabels(
         known,
@@ -192,28 +192,28 @@ def _without_old(
     if stale:
         table, given = told
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} of photos that were corrected or deleted, or have other names by now, "
-            f"left out; the labels are known, so --labels may be left out too; if they are right for the photos "
-            f"that have the names now, add them to {given}"
+            f"{table}: {_labels(len(stale))} ignored, of photos that have since been corrected, deleted or renamed; "
+            "the labels are recorded, so you can leave out --labels; if they are right for the photos that now have "
+            f"these names, add them to {given}"
         )
     return {place: text for place, text in placed.items() if place not in stale}
 
 
 def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
-    """Say which labels went elsewhere, wait from now on, or stay with edited photos."""
+    """Return which labels went elsewhere, wait from now on, or stay with edited photos."""
     progress = current_progress()
     if followed.moved:
-        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
+        progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
     if waiting := [label for label in followed.away if label not in known_away]:
         progress.warning(
-            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
-            "them until they are"
+            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): {folder / AWAY} keeps them until the "
+            "photos return"
         )
     if followed.edited:
         progress.warning(
-            f"{_labels(len(followed.edited))} of photos that are other files than they were "
-            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
-            f"delete their lines in {folder / GIVEN} and call again"
+            f"{_labels(len(followed.edited))} of photos whose files have changed ({_names(followed.edited)}): "
+            "assumed to be edited, so they keep their labels; if they are different photos, delete their lines in "
+            f"{folder / GIVEN} and run again"
         )
 
 
@@ -260,12 +260,12 @@ def _read_user_table(
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
     images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
-    if unknown := find_texts(labels, texts, images).unknown:
+    if unknown := find_images_by_path(labels, texts, images).unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
         were = find_paths(unknown, former, table=labels, root=dataset.root)
-        gone = [WrittenLabel(written_name(former[place]), texts.pop(name), "") for name, place in were.places.items()]
+        gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.places.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
-    return _UserTable(place_texts(labels, texts, images) if texts else {}, told)
+    return _UserTable(match_label_paths(labels, texts, images) if texts else {}, told)
 
 
 @dataclass(frozen=True)
@@ -333,17 +333,19 @@ class OwnTables:
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 
     def was_saved(self, name: str) -> bool:
-        """Say whether a table that was read is another one than was written: a person has saved it."""
+        """Return whether a table that was read is another one than was written: a person has saved it."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
     def may_replace(self, path: Path) -> bool:
-        """Say whether a table may be replaced; one that is never read gets another name if somebody changed it."""
+        """Return whether a table may be replaced; one that is never read gets another name if somebody changed it."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
         if path.name in (AWAY, GIVEN, *FILLED):
-            current_progress().warning(f"{path} was changed while this call ran: it stays, and the next call reads it")
+            current_progress().warning(
+                f"{path} was changed during this run: it is left as is, and the next run reads it"
+            )
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
@@ -370,7 +372,7 @@ class OwnTables:
         """
         path = self.folder / name
         if not self.may_replace(path):
-            raise DatasetError(str(path), "was changed while this call ran", "Call again, which reads it.")
+            raise DatasetError(str(path), "was changed during this run", "Run again to read it.")
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:
@@ -386,7 +388,7 @@ def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]
     found: dict[str, str] = {}
     for store in stores if missing else ():
         for row, name in enumerate(store.sample_ids):
-            path = written_name(name)
+            path = escaped_path(name)
             if path in missing and path not in found:
                 found[path] = store.sha256[row].tobytes().hex()
     return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
@@ -410,7 +412,7 @@ class _Files:
         return self._digests[place]
 
     def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Places of the files with so many bytes."""
+        """Places of the files with this many bytes."""
         for place, path in enumerate(self._paths):
             with contextlib.suppress(OSError):
                 if path.stat().st_size in sizes:
@@ -449,12 +451,12 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def away_csv(away: Sequence[WrittenLabel]) -> bytes:
+def missing_photos_csv(away: Sequence[WrittenLabel]) -> bytes:
     """Return the labels of photos that are not there as CSV, by path."""
     return _csv(sorted(away, key=lambda label: (label.path, label.file)))
 
 
-def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
+def labels_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
     """Return the labels as CSV: path, label, and the SHA-256 of the photo, by which the label finds it again."""
     places = sorted(known.placed)
     return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)

@@ -105,7 +105,7 @@ class Record:
         commit_json(self.path, {"version": _VERSION, **noted})
 
 
-def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
+def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
     """Take labels out of ``check.csv``, and of what its command told, that a person has confirmed.
 
     Args:
@@ -118,12 +118,14 @@ def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[
         lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
-        current_progress().message(f"{left} labels are not doubted again: they were left when check.csv was saved")
+        current_progress().message(
+            f"{left} labels are not questioned again: they were left unchanged when check.csv was saved"
+        )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 
 def _are_texts(value: object) -> bool:
-    """Whether it is an object with lists of texts."""
+    """Return whether it is an object with lists of texts."""
     if not isinstance(value, dict):
         return False
     return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())

@@ -18,13 +18,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.stable_ids import held_rows
+from labelkit.commands.common.stable_ids import rows_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.table import all_commands
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
@@ -41,13 +41,13 @@ from labelkit.pipelines.start.given import (
     KnownLabels,
     OwnTables,
     WrittenLabel,
-    away_csv,
     collect_labels,
     count_moved,
-    given_csv,
+    labels_csv,
+    missing_photos_csv,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, digest, last_finished, leave_out_confirmed
+from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, finish
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -102,7 +102,7 @@ class _Round:
 
 
 def start(config: StartConfig) -> SimpleResult:
-    """Do all steps that are not done yet, and say what came of them.
+    """Run all unfinished steps and report the results.
 
     Raises:
         DatasetError: no photos, or labels that fit none.
@@ -132,7 +132,7 @@ def _held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder) as is_there:
         if not is_there:
-            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Call again.")
+            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Run again.")
         try:
             yield
         finally:
@@ -164,7 +164,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     )
     labels = known.placed
     if tables.was_saved(CHECK):
-        now = {written_name(dataset.sample_ids[place]): text for place, text in labels.items()}
+        now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
         record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -186,9 +186,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         _tell_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
-        progress.message(
-            f"describing the photos takes about {minutes:.1f} minutes here; the other steps take additional time"
-        )
+        progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
@@ -205,7 +203,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
-        progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
+        progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
     steps = _steps(config, this)
     told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
@@ -230,7 +228,7 @@ def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConf
     try:
         return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
     except ValidationError:
-        current_progress().message(f"{answer!r} is neither none, some nor a number: it is guessed")
+        current_progress().message(f"{answer!r} is not none, some, or a number: it is estimated")
         return config
 
 
@@ -239,7 +237,7 @@ def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     if len(labels) == len(dataset) and config.num_classes not in (None, named):
-        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
+        progress.message(f"every photo has a label: there are {named} classes, and --num-classes is ignored")
     for note in dataset.notes:
         progress.message(note)
 
@@ -248,7 +246,7 @@ def _tell_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
     """Show the commands, the first time."""
     progress = current_progress()
     if not is_first:
-        progress.message(f"the steps again: {', '.join(steps)} (--dry-run shows their commands)")
+        progress.message(f"steps to run again: {', '.join(steps)} (--dry-run shows their commands)")
         return
     for number, (name, step) in enumerate(steps.items(), 1):
         progress.message(f"{number}. {name}: {command_line(step)}")
@@ -273,10 +271,10 @@ def _photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "no such folder"
-        raise DatasetError(str(folder), problem, "Give a folder of photos.")
+        raise DatasetError(str(folder), problem, "Pass a folder of photos.")
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
-        raise DatasetError(str(folder), "holds one photo only", "Groups need several: add photos.")
+        raise DatasetError(str(folder), "contains only one photo", "Add photos: groups need several.")
     return dataset
 
 
@@ -284,7 +282,7 @@ def _check_folder(folder: Path, photos: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
-        raise ConfigError("--out", f"{folder} lies among the photos", "Name a folder outside of them.")
+        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
 
 
 def _stores(record: Record, folder: Path) -> list[str]:
@@ -314,9 +312,9 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
 def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
     if known.away:
-        tables.write(AWAY, away_csv(known.away))
+        tables.write(AWAY, missing_photos_csv(known.away))
     if known.placed or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, given_csv(dataset, known))
+        tables.write(GIVEN, labels_csv(dataset, known))
     if not known.away:
         tables.remove(AWAY)
 
@@ -328,11 +326,11 @@ def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset
     if not aside:
         return
     current_progress().warning(
-        f"photos that cannot be read have labels, {len(aside)} in all: {this.folder / AWAY} keeps them until they can"
+        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they can"
     )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (
-        WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
+        WrittenLabel(escaped_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
     )
     _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
@@ -361,7 +359,7 @@ def _round(
     *,
     alone: bool,
 ) -> _Round:
-    """The round that goes on, or a new one if photos, labels or options changed.
+    """The round that continues, or a new one if photos, labels or options changed.
 
     One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
     """
@@ -401,11 +399,11 @@ def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, A
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
-    """Say what the round goes on from, now that its photos are described."""
+    """Say what the round continues from, now that its photos are described."""
     this = replace(this, previous=_previous(this, stores, dataset))
     if (
         this.before is None
-        or held_rows(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
+        or rows_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
     ):
         return this
     return replace(this, before=None)  # each photo is another one under a name that was there
@@ -420,7 +418,7 @@ def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Pa
     for path in stores:
         if path.name == this.store.name:
             continue
-        held = held_rows(open_store(path), store)
+        held = rows_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
             return path
     return None
@@ -544,7 +542,7 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """What a step reads, beside its options: photos alone, or photos and labels."""
+    """What a step reads, next to its options: photos alone, or photos and labels."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
     return {"round": this.record["inputs"]}
@@ -568,7 +566,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
-        progress.message(f"{name}: done before")
+        progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
     out = Path(getattr(config, "out", ""))
@@ -577,7 +575,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        leave_out_confirmed(made, values, record.confirmed)
+        remove_confirmed(made, values, record.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stored_predictions import StoredAnswers, stored_answers
+from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.errors import StoreError
 from labelkit.pipelines.start.given import OwnTables
 from labelkit.pipelines.start.options import StartConfig
@@ -55,7 +55,7 @@ def finish(
     """
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
-    found = stored_answers(result)
+    found = read_stored_predictions(result)
     rows = _rows(store, found)
     tables.write(LABELS, csv_bytes(COLUMNS, rows))
     since = None if last is None else _since(store, rows, *last)
@@ -73,7 +73,7 @@ def finish(
         sentences.append(_since_sentence(since, changes))
     sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
-        current_progress().warning(f"{name}: left out, {reason}")
+        current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
         "out": made[0].parent,
         "store": path,
@@ -95,7 +95,7 @@ def finish(
     return SimpleResult(values, (made[0].parent, *there), shown)
 
 
-def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, ...]]:
+def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ...]]:
     """Values of ``COLUMNS`` of each photo, in the order of the store.
 
     A photo that is the same file as one with a label has that label, whatever the answer was.
@@ -128,7 +128,7 @@ def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, r
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
-        rows_then = _rows(store_then, stored_answers(read_result(store_then, result)))
+        rows_then = _rows(store_then, read_stored_predictions(read_result(store_then, result)))
     except StoreError as error:
         current_progress().warning(f"changes since the last call are not shown: {error}")
         return None
@@ -228,7 +228,7 @@ def _next_sentences(
 
 
 def _later_sentence(novel: Mapping[str, Any], folder: Path) -> str | None:
-    """Say whether photos that came later are of a new class; ``None``: none came."""
+    """Return whether photos that came later are of a new class; ``None``: none came."""
     if novel.get("earlier") is None:
         return None
     first = f"stand first in {folder / 'novel.csv'}"
@@ -272,7 +272,7 @@ _ANSWERED = ("known", "new")
 
 @dataclass(frozen=True)
 class Since:
-    """What is different.
+    """Changes since the last run.
 
     Attributes:
         photos: that were there then and are there now.

@@ -167,12 +167,12 @@ class DetectionBackbone(nn.Module):
         except AssertionError as error:  # how timm refuses a size
             raise ConfigError(
                 info.name,
-                f"takes no images of any size ({error})",
+                f"does not accept images of arbitrary size ({error})",
                 "Choose a plain ViT, a Swin or a convolutional network.",
             ) from error
         strides = tuple(side // one.shape[-2] for one in maps)
         if any(2 ** round(math.log2(stride)) != stride for stride in strides):
-            raise ConfigError(info.name, f"its maps have strides {strides}", "Detectors take powers of two.")
+            raise ConfigError(info.name, f"its feature maps have strides {strides}", "Detectors need powers of two.")
         return [one.shape[1] for one in maps], strides
 
 
@@ -198,7 +198,7 @@ _OBJECTS = 0.25
 
 @dataclass(frozen=True)
 class DetectorSize:
-    """How much a detector looks at.
+    """Size limits of a detector.
 
     Attributes:
         shorter_side: of resized images in pixels.

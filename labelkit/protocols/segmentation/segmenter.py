@@ -158,7 +158,7 @@ class Segmenter(InferenceNetwork):
         return features
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Logits (b, rows, cols, c)."""
+        """Return logits (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
 
     def logits(self, images: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ _KEYS = {
 }
 
 
-class BadStep(ValueError):  # noqa: N818 - what it is, as the page calls it
-    """A step that cannot be done; the text says why."""
+class InvalidStep(ValueError):  # noqa: N818 - what it is, as the page calls it
+    """An invalid step; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -72,33 +72,33 @@ def read_steps(raw: object, num_rows: int) -> list[Step]:
         num_rows: n of the store.
 
     Raises:
-        BadStep: it is no list of steps, a row or name cannot be, ...
+        InvalidStep: it is no list of steps, a row or name cannot be, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MOST_STEPS:
-        raise BadStep(f"an action is a list of 1 to {MOST_STEPS} steps")
+        raise InvalidStep(f"an action is a list of 1 to {MOST_STEPS} steps")
     return [_step(one, num_rows) for one in raw]
 
 
 def _step(raw: object, num_rows: int) -> Step:
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
-        raise BadStep(f"a step is an object whose `do` is one of {', '.join(_KEYS)}")
+        raise InvalidStep(f"a step is an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
     if set(raw) != _KEYS[do]:
-        raise BadStep(f"a step {do!r} has the keys {', '.join(sorted(_KEYS[do]))}")
+        raise InvalidStep(f"a step {do!r} has the keys {', '.join(sorted(_KEYS[do]))}")
     rows: tuple[int, ...] = ()
     if "rows" in raw:
         listed = raw["rows"]
         if not isinstance(listed, list) or not listed or not all(type(row) is int for row in listed):
-            raise BadStep("rows is a list of whole numbers, at least one")
+            raise InvalidStep("rows is a list of whole numbers, at least one")
         if min(listed) < 0 or max(listed) >= num_rows:
-            raise BadStep(f"rows are from 0 to {num_rows - 1}")
+            raise InvalidStep(f"rows are from 0 to {num_rows - 1}")
         rows = tuple(dict.fromkeys(listed))
     group = raw.get("group", -1)
     if type(group) is not int or not -1 <= group <= num_rows + MOST_STEPS * num_rows:
-        raise BadStep("group is the number of a group, or -1")
+        raise InvalidStep("group is the number of a group, or -1")
     value = raw.get("value", True)
     if type(value) is not bool:
-        raise BadStep("value is true or false")
+        raise InvalidStep("value is true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
         name = checked_name(name)
@@ -109,21 +109,21 @@ def checked_name(name: object) -> str:
     """Return a name of a class without spaces around it.
 
     Raises:
-        BadStep: it is empty, too long, or holds characters that cannot be shown.
+        InvalidStep: it is empty, too long, or holds characters that cannot be shown.
     """
     if not isinstance(name, str) or not name.strip():
-        raise BadStep("a name is a text that is not empty")
+        raise InvalidStep("a name is a text that is not empty")
     name = name.strip()
     if len(name) > MOST_LETTERS:
-        raise BadStep(f"a name has at most {MOST_LETTERS} letters, this one has {len(name):,}")
+        raise InvalidStep(f"a name has at most {MOST_LETTERS} letters, this one has {len(name):,}")
     if not name.isprintable():
-        raise BadStep("a name holds no line ends and no characters that cannot be shown")
+        raise InvalidStep("a name holds no line ends and no characters that cannot be shown")
     return name
 
 
 @dataclass
 class Work:
-    """What is known of n images while they are labeled.
+    """State of n images during labeling.
 
     Attributes:
         classes: names of the classes, in the order in which they came.
@@ -158,27 +158,27 @@ class Work:
         return labels, (self.hand < 0) & (labels >= 0)
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Find out whether steps can be done, before any is.
+        """Check whether steps can be done, before any is.
 
         Raises:
-            BadStep: a group is not there, a new one has not the next number, or nothing goes into it.
+            InvalidStep: a group is not there, a new one has not the next number, or nothing goes into it.
         """
         if all(step.do == "make" for step in steps):
-            raise BadStep("a new group comes with its images")
+            raise InvalidStep("a new group comes with its images")
         count = len(self.named)
         for step in steps:
             if step.do == "make":
                 if step.group != count:
-                    raise BadStep(f"the next group has number {count}")
+                    raise InvalidStep(f"the next group has number {count}")
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
-                raise BadStep(f"there is no group {step.group}")
+                raise InvalidStep(f"there is no group {step.group}")
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
         """Do steps; return those that take them back, in the order in which they are to be done.
 
         Raises:
-            BadStep: see ``check``; nothing was done.
+            InvalidStep: see ``check``; nothing was done.
         """
         self.check(steps)
         back: list[Step] = []

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, free_name, list_results, read_result
-from labelkit.studio.label.actions import BadStep, Step, Work, labels_to_learn
-from labelkit.studio.label.browser import Browsed
+from labelkit.studio.label.actions import InvalidStep, Step, Work, labels_to_learn
+from labelkit.studio.label.browser import BrowsedStore
 from labelkit.studio.label.session import Done, Session, copied
 from labelkit.studio.report.groups import describe_groups
 
@@ -95,19 +95,19 @@ class Asked:
     changed: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what pages are told."""
+        """Return the state to send to pages."""
         return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
 
 
 class Asking:
-    """Asks again, one question at a time.
+    """Predicts again in the background, one request at a time.
 
     Args:
         session: whose labels are learned from, and whose groups change.
         browsed: what pages are shown; gets the new confidences.
     """
 
-    def __init__(self, session: Session, browsed: Browsed) -> None:
+    def __init__(self, session: Session, browsed: BrowsedStore) -> None:
         self.session, self.browsed = session, browsed
         self.asked = Asked()
         self._lock = threading.Lock()
@@ -118,14 +118,14 @@ class Asking:
         """Begin in the background.
 
         Raises:
-            BadStep: a question runs, or there is nothing to learn from.
+            InvalidStep: a question runs, or there is nothing to learn from.
         """
         with self._lock:
             if self.asked.state == "running":
-                raise BadStep("it is being asked already")
+                raise InvalidStep("it is being asked already")
             learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
             if not (learned >= 0).any():
-                raise BadStep("name a group or label an image first: there is nothing to learn from")
+                raise InvalidStep("name a group or label an image first: there is nothing to learn from")
             self.asked = Asked(self.asked.number + 1, "running", "grouping the images")
         threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
 
@@ -148,7 +148,7 @@ class Asking:
         """Run the commands; return the answers, or the groups if there are too few labels for answers."""
         store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
         labeled = np.flatnonzero(learned >= 0).tolist()
-        lines = ([written_name(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
+        lines = ([escaped_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
         # strict: a name that is no text would come back as another one
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = free_name(store, "groups"), free_name(store, "answer")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
-from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.common.labels import UsableLabels
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
@@ -20,7 +20,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import Work, labels_to_learn
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import added_labels, beginning
+from labelkit.studio.label.rounds import add_labels, beginning
 from labelkit.studio.label.session import Done, Session, continued, is_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images
@@ -35,8 +35,8 @@ LIKE = 200
 
 
 @dataclass
-class Browsed:
-    """A store as its pages see it.
+class BrowsedStore:
+    """A store as shown by its pages.
 
     Attributes:
         store: the store.
@@ -55,7 +55,7 @@ class Browsed:
     places: NDArray[np.uint16]
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return what the script of the page reads, in the form of a report."""
+        """Return the data for the page's script, in the form of a report."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         grouping = self.grouping
@@ -148,10 +148,10 @@ def webp(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _learned(work: Work, images: ShownImages, where: str) -> GivenLabels:
+def _learned(work: Work, images: ShownImages, where: str) -> UsableLabels:
     """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
     learned = labels_to_learn(work, images.features)
-    return GivenLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+    return UsableLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
 
 
 def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
     }
 
 
-def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
+def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
     """Read what pages are told of a store.
 
     Raises:
@@ -185,10 +185,10 @@ def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
         if config.dataset is not None:
             raise
         note = str(error)
-        current_progress().warning(f"{error}; pages show no images")
+        current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places = place_images(images.features, "pca", 0)
-    return Browsed(store, images, grouping, _pictures(store, source), note, places.points)
+    return BrowsedStore(store, images, grouping, _pictures(store, source), note, places.points)
 
 
 def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
@@ -198,7 +198,7 @@ def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
-    """Go on with the session of a result, or begin one.
+    """Continue the session of a result, or start one.
 
     Without a name, the newest session goes on, unless labels to begin with are named.
 
@@ -214,11 +214,11 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
         session = continued(store, read_result(store, name))
-        current_progress().message(f"going on with {name}: {len(session.log)} actions so far")
+        current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
         return session
     begun = beginning(config, store)
     if config.from_ is not None:
-        begun, _ = added_labels(config, config.from_, store, begun)
+        begun, _ = add_labels(config, config.from_, store, begun)
     number = begun.round + 1
     while name is None or (config.result is None and name in there):
         name, number = f"labels-{number}", number + 1

@@ -13,7 +13,7 @@ import numpy as np
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -22,9 +22,9 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import locked, remove_leftovers
 from labelkit.store.results import list_results, read_result, results_folder, write_result
 from labelkit.studio.label.actions import labels_to_learn
-from labelkit.studio.label.browser import open_browsed, open_session
+from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, added_labels, beginning
+from labelkit.studio.label.rounds import Labels, add_labels, beginning
 from labelkit.studio.label.session import Session, continued
 from labelkit.studio.label.sets import check_set, write_set
 from labelkit.studio.report.images import choose_images
@@ -51,7 +51,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     tables: list[Table] = []
     final = base
     if config.from_ is not None:
-        final, told = added_labels(config, config.from_, store, base)
+        final, told = add_labels(config, config.from_, store, base)
         name = config.result or f"labels-{final.round}"
         params = {key: value for key, value in told.items() if key != "conflicts"}
         path = _write(config, store, name, final, {**params, "changed": told["conflicts"]})
@@ -131,7 +131,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     """
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are no files, so that no CSV can name them", "Leave out --csv.")
+        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Leave out --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
@@ -153,12 +153,12 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
             line.append(store.split_names[split] if split >= 0 else "")
         lines.append(line)
     if unwritable:
-        current_progress().warning(f"{path}: {unwritable} images left out, whose names are no text")
+        current_progress().warning(f"{path}: {unwritable} images left out, whose names are not valid text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
 def check_server() -> None:
-    """See that pages can be served.
+    """Check that the packages for serving pages are installed.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -185,14 +185,14 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
     results_folder(store.path).mkdir(exist_ok=True)
     with contextlib.ExitStack() as held:
         _hold(held, results_folder(store.path))
-        browsed = open_browsed(config, store)
+        browsed = open_browsed_store(config, store)
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by)
         progress = current_progress()
 
         def say(link: str) -> None:
             progress.message(f"label in the browser: {link}")
-            progress.message(f"every action is kept in {session.name} at once; Ctrl-C ends the server")
+            progress.message(f"every action is saved in {session.name} at once; Ctrl-C stops the server")
 
         try:
             serve(server, config.host, config.port, opened=config.open, say=say)
@@ -219,7 +219,7 @@ def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str
     work = continued(store, read_result(store, name)).work
     learned = labels_to_learn(work, choose_images(store, store.n, 0).features)
     return [
-        (written_name(store.sample_ids[row]), work.classes[int(learned[row])], store.sha256[row].tobytes().hex())
+        (escaped_path(store.sample_ids[row]), work.classes[int(learned[row])], store.sha256[row].tobytes().hex())
         for row in np.flatnonzero(learned >= 0).tolist()
     ]
 

@@ -31,13 +31,13 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Name of the result beside the store; default: labels-N for round N.",
+        description="Name of the result, saved next to the store; default: labels-N for round N.",
         json_schema_extra=_STORE,
     )
     from_: Path | None = Field(
         None,
-        description="CSV with a column of paths and one of labels. Other columns and rows with an empty label are "
-        "ignored. Without this option, --csv writes the labels that are there.",
+        description="CSV with a path column and a label column. Other columns, and rows with an empty label, "
+        "are ignored. Without this option, --csv writes the existing labels.",
         json_schema_extra=_LABELS,
     )
     label_column: str | None = Field(
@@ -47,12 +47,12 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     labels: Path | None = Field(
         None,
-        description="Earlier result of `labelkit label` to add to; default: begin with the labels of the store that "
+        description="Earlier result of `labelkit label` to add to; default: start from the store's labels that "
         "training may use.",
         json_schema_extra=_LABELS,
     )
     own_labels: bool = Field(
-        True, description="Without --labels: begin with the labels of the store.", json_schema_extra=_LABELS
+        True, description="Without --labels: start from the labels of the store.", json_schema_extra=_LABELS
     )
     conflicts: Literal["error", "new", "old"] = Field(
         "error",
@@ -63,7 +63,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     by: str = Field("", description="Name of the annotator, stored with the labels.", json_schema_extra=_LABELS)
     csv: Path | None = Field(
         None,
-        description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads.",
+        description="Also write all images, with these labels if they have any, to a CSV that `train --dataset` reads.",
         json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     dataset: str | None = Field(
@@ -74,26 +74,27 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
 
     export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = Field(
         None,
-        description="Also write a label set for another program. imagefolder: a folder per class, images with a label "
-        "only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with a box as large "
-        "as the image; atlas: .parquet with label, confidence and place on the map (needs pyarrow).",
+        description="Also export the labels for another program. imagefolder: a folder per class, with labeled "
+        "images only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with "
+        "one box around the whole image; atlas: .parquet with label, confidence and map position (needs "
+        "pyarrow).",
         json_schema_extra=_SET,
     )
     out: Path | None = Field(
         None,
-        description="With --export: folder to make, or file for coco (.json) and atlas (.parquet).",
+        description="With --export: folder to create, or file for coco (.json) and atlas (.parquet).",
         json_schema_extra={**_SET, "makes": "folder"},
     )
     link: bool = Field(
         False,
-        description="With --export and a folder: symbolic links to the images, no copies.",
+        description="With --export to a folder: make symbolic links to the images instead of copies.",
         json_schema_extra=_SET,
     )
 
     serve: bool = Field(
         False,
-        description="Label in the browser: show groups and images on a page of this machine, and keep each action at "
-        "once as a round of the result. Goes on with the newest result made so. Needs starlette and uvicorn.",
+        description="Label in the browser: serve a local page with groups and images, and save each action at "
+        "once as a round of the result. Continues the newest result made this way. Needs starlette and uvicorn.",
         json_schema_extra=_SERVE,
     )
     grouping: str | None = Field(
@@ -106,13 +107,13 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
     host: str = Field(
         "127.0.0.1",
-        description="With --serve: address to listen on. With any other than this one, everybody in the network who "
-        "has the link sees all images and changes labels, and others can read along: there is no TLS. Put a proxy "
-        "with TLS before it.",
+        description="With --serve: address to listen on. At any address but the default, everyone on the "
+        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy "
+        "in front.",
         json_schema_extra=_SERVE,
     )
     port: int = Field(
-        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: a free one.", json_schema_extra=_SERVE
+        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: any free port.", json_schema_extra=_SERVE
     )
 
     @model_validator(mode="after")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, placed_csv, read_labels
+from labelkit.commands.common.label_files import LabeledImages, own_result, read_csv_labels, read_labels
 from labelkit.commands.common.labels import labels_to_use, similar_names
 from labelkit.data.datasets import natural_key
-from labelkit.data.tables import as_known
+from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -69,11 +69,13 @@ def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
-        raise StoreError(str(result.path), "does not say which round gave its labels", "Make it by `labelkit label`.")
+        raise StoreError(
+            str(result.path), "does not record which round its labels come from", "Make it with `labelkit label`."
+        )
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
-def added_labels(
+def add_labels(
     config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels
 ) -> tuple[Labels, dict[str, object]]:
     """Add the labels of a file; returns them and what is to be told.
@@ -81,8 +83,8 @@ def added_labels(
     Raises:
         DatasetError: images get another label than they have, and it is not said which counts.
     """
-    placed = placed_csv(path, LabeledImages.of_store(store), config.label_column)
-    texts = as_known(placed, base.class_names)
+    placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
+    texts = match_known_spelling(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips = _slips(path, fresh, base.class_names)
     names = (*base.class_names, *fresh)
@@ -108,7 +110,7 @@ def added_labels(
         raise DatasetError(
             str(path),
             f"{len(conflicts)} images have another label already\n  {shown}{more}\n",
-            "Pass --conflicts new to take these, or --conflicts old to keep those.",
+            "Pass --conflicts new to use the new labels, or --conflicts old to keep the old ones.",
         )
     told: dict[str, object] = {
         "round": base.round + 1,

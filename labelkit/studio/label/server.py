@@ -32,9 +32,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
-from labelkit.studio.label.actions import BadStep
+from labelkit.studio.label.actions import InvalidStep
 from labelkit.studio.label.asking import Asking
-from labelkit.studio.label.browser import LARGE, THUMBNAIL, Browsed
+from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
 from labelkit.studio.label.session import Conflict, Done, Session
 from labelkit.studio.report.page import render_label_page
 
@@ -174,7 +174,7 @@ class LabelServer:
         by: who labels.
     """
 
-    def __init__(self, session: Session, browsed: Browsed, *, by: str = "") -> None:
+    def __init__(self, session: Session, browsed: BrowsedStore, *, by: str = "") -> None:
         self.session, self.browsed, self.by = session, browsed, by
         self.asking = Asking(session, browsed)
         self._page, self._policy = render_label_page(browsed.store.path.name)
@@ -250,7 +250,7 @@ class LabelServer:
             seen = _number(told["seen"], "seen")
             who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
             await run_in_threadpool(do, told, who)
-        except BadStep as error:
+        except InvalidStep as error:
             return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
         except Conflict as conflict:
             return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
@@ -263,7 +263,7 @@ class LabelServer:
         try:
             told = await _body(request, ("client", "seen"))
             self.asking.start(by=self.by, client=_text(told["client"], "client"))
-        except BadStep as error:
+        except InvalidStep as error:
             return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
         return self._told(_number(told["seen"], "seen"))
 
@@ -318,28 +318,28 @@ async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
     """Return the object that a request brings.
 
     Raises:
-        BadStep: it brings something else.
+        InvalidStep: it brings something else.
     """
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
-        raise BadStep(f"a request has at most {MOST_BYTES:,} bytes") from error
+        raise InvalidStep(f"a request has at most {MOST_BYTES:,} bytes") from error
     except (ValueError, RecursionError) as error:
-        raise BadStep(str(error)) from error
+        raise InvalidStep(str(error)) from error
     if not isinstance(told, dict) or set(told) != set(keys):
-        raise BadStep(f"an object with {', '.join(keys)}")
+        raise InvalidStep(f"an object with {', '.join(keys)}")
     return told
 
 
 def _text(value: object, key: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise BadStep(f"{key} is a text of at most {_LONGEST} letters")
+        raise InvalidStep(f"{key} is a text of at most {_LONGEST} letters")
     return value
 
 
 def _number(value: object, key: str) -> int:
     if type(value) is not int or value < 0:
-        raise BadStep(f"{key} is the number of a round")
+        raise InvalidStep(f"{key} is the number of a round")
     return value
 
 

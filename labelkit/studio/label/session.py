@@ -21,7 +21,7 @@ from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
-from labelkit.studio.label.actions import BadStep, Step, Work, read_steps, touched
+from labelkit.studio.label.actions import InvalidStep, Step, Work, read_steps, touched
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ KEPT_BACK = 200
 
 
 class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
-    """Somebody else changed the same images or groups since the page was told of them.
+    """Another user changed the same images or groups since the page was last updated.
 
     Args:
         theirs: actions that did: dicts with ``round``, ``by``, ``kind``.
@@ -46,7 +46,7 @@ class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
 
 @dataclass(frozen=True)
 class Done:
-    """An action that is on the disk.
+    """A committed action.
 
     Attributes:
         round: its number.
@@ -69,7 +69,7 @@ class Done:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return what pages are told."""
+        """Return the state to send to pages."""
         return {
             "round": self.round,
             "kind": self.kind,
@@ -175,7 +175,7 @@ class Session:
             seen: last round that the page was told of.
 
         Raises:
-            BadStep: it cannot be done.
+            InvalidStep: it cannot be done.
             Conflict: somebody else changed the same since ``seen``.
             LabelkitError: it cannot be written; nothing was changed.
         """
@@ -200,7 +200,7 @@ class Session:
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
 
     def read(self, look: Callable[[Work], T]) -> T:
-        """Return what a function sees of the state, while nobody changes it."""
+        """Return the result of a function on the state, under a lock."""
         with self._lock:
             return look(self.work)
 
@@ -210,17 +210,17 @@ class Session:
             return copied(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> Done:
-        """Take an action back, as an action of its own.
+        """Undo an action, recorded as a new action.
 
         Raises:
-            BadStep: there is no such action, or it was taken back.
+            InvalidStep: there is no such action, or it was taken back.
             Conflict: somebody else changed the same since.
             LabelkitError: it cannot be written; nothing was changed.
         """
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
-                raise BadStep(f"there is no action {number} that can be taken back")
+                raise InvalidStep(f"there is no action {number} that can be taken back")
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
@@ -230,7 +230,7 @@ class Session:
         num_classes = len(self.work.classes)
         back = tuple(self.work.apply(steps))
         if not back:
-            raise BadStep("nothing would change")
+            raise InvalidStep("nothing would change")
         done = Done(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))
@@ -328,7 +328,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def is_session(result: Result) -> bool:
-    """Say whether a result was made by a session."""
+    """Return whether a result was made by a session."""
     return result.kind == LABELS_KIND and "work_groups" in result.arrays
 
 

@@ -73,7 +73,7 @@ class _Set:
 
 
 def check_set(config: LabelConfig) -> None:
-    """Find out before any work that a label set cannot be written.
+    """Check before any work that a label set can be written.
 
     Raises:
         ConfigError, OutputExistsError: the name is taken or cannot be, or pyarrow is not installed.
@@ -88,11 +88,11 @@ def check_set(config: LabelConfig) -> None:
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise output_exists(out, replaceable=False, note="A folder is not replaced: it may hold more than a label set.")
     elif not out.absolute().parent.is_dir():
-        raise ConfigError("--out", f"the folder of {out} does not exist", "Make it first.")
+        raise ConfigError("--out", f"the folder of {out} does not exist", "Create it first.")
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and labels for another program, complete or not at all.
+    """Write images and labels for another program, completely or not at all.
 
     Args:
         config: of ``labelkit label``, with ``export`` and ``out``.
@@ -130,11 +130,13 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     written = [row for row, name in enumerate(store.sample_ids) if not any("\ud800" <= one <= "\udfff" for one in name)]
     left_out = store.n - len(written)
     if left_out:
-        current_progress().warning(f"{config.out}: {left_out} images left out, whose names are no text")
+        current_progress().warning(f"{config.out}: {left_out} images left out, whose names are not valid text")
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
-            raise DatasetError(str(store.path), "no image has a label, so that no class has a folder", "Label some.")
+            raise DatasetError(
+                str(store.path), "no image has a label, so there are no class folders", "Label some images."
+            )
     rows = np.array(written, dtype=np.int64)
     return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
 
@@ -142,7 +144,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """A label of a whole image is an annotation whose box is the image."""
     if not store.has_images:
-        raise StoreError(str(store.path), "does not know how large its images are", "Make it with `labelkit embed`.")
+        raise StoreError(str(store.path), "does not record the size of its images", "Make it with `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
         {"id": place + 1, "file_name": name, "width": width, "height": height}
@@ -190,7 +192,7 @@ def _atlas(
 
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
-    """Say which labels are the name of a group, (n,): those of a session of `label --serve`."""
+    """Return which labels are the name of a group, (n,): those of a session of `label --serve`."""
     name = None if config.labels is None else own_result(config.labels, store)
     arrays = {} if name is None else read_labels(store, name).arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
@@ -206,7 +208,9 @@ def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
     assert config.out is not None
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are no files to copy", "Use --export coco, atlas, or --csv.")
+        raise DatasetError(
+            images.name, "its images are not files that can be copied", "Use --export coco, atlas, or --csv."
+        )
     root = images.root.resolve()
     if config.out.resolve().is_relative_to(root):
         problem = f"{config.out} lies in {root}, whose images it would copy"
@@ -284,7 +288,7 @@ def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
         raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
-        raise DatasetError(sorted(taken)[0], "is the name of an image and of a table", "Rename the image.")
+        raise DatasetError(sorted(taken)[0], "is the name of both an image and a table", "Rename the image.")
     table = csv_text(["file_name", "label"], ([name, found.name(place) or ""] for place, name in enumerate(found.ids)))
     return found.ids, {"metadata.csv": table, "README.md": _README}
 

@@ -44,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """What a run logged.
+    """Training curves of a run.
 
     Attributes:
         run: name of the run folder.
@@ -77,7 +77,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
             note = "Its last checkpoint holds the network that made the embeddings."
         else:
             note = "Its last checkpoint is not the network that made the embeddings."
-            current_progress().warning(f"{run}: its last checkpoint is not the network of the store")
+            current_progress().warning(f"{run}: its last checkpoint is not the network that made the store")
         return _curves(logged, note)
     checkpoint = find_model(model.weights_fingerprint)
     folder = None if checkpoint is None else checkpoint.parent.parent
@@ -88,7 +88,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
             return None
         logged = read_log(folder, folder.name)
     except LabelkitError as error:
-        current_progress().warning(f"no curves: {error}")
+        current_progress().warning(f"no training curves: {error}")
         return None
     return _curves(logged, "Found by the fingerprint of the weights: this run made the network of the store.")
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
 from labelkit.files import decode_table
@@ -44,7 +44,7 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class Card:
-    """One thing that was found.
+    """A single finding.
 
     Attributes:
         images: of the page; -1: the page has no such image.
@@ -59,7 +59,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one command found.
+    """Findings of one command.
 
     Attributes:
         name: of the section, for links.
@@ -178,7 +178,7 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
         DatasetError: no such folder; a table that cannot be read, or lacks a column.
     """
     if folder is not None and not folder.is_dir():
-        raise DatasetError(str(folder), "is no folder", "Name the folder with the tables of labelkit find.")
+        raise DatasetError(str(folder), "is not a folder", "Pass the folder with the tables of `labelkit find`.")
     places = _places(store, images)
     return tuple(_read(folder, kind, places) for kind in _KINDS)
 
@@ -199,7 +199,7 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
 
 def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
     """Image of the page by its path as tables have it."""
-    return {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
+    return {escaped_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
 def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Finding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.stored_predictions import expected_chances, stored_answers
+from labelkit.commands.common.stored_predictions import correctness_probabilities, read_stored_predictions
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -31,7 +31,7 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result beside the store.
+    """A result next to the store.
 
     Attributes:
         result: as it was read; ``None`` if it cannot be used.
@@ -74,13 +74,13 @@ class Group:
 
     @property
     def purity(self) -> float | None:
-        """Share of its most frequent class among its images whose class is known."""
+        """Share of the most frequent class among the group's images with a known class."""
         return self.counts[0][1] / self.labeled if self.counts else None
 
 
 @dataclass(frozen=True)
-class Decided:
-    """What the answers of a result come to.
+class PredictionSummary:
+    """Summary of a result's predictions.
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.
@@ -123,12 +123,12 @@ class Grouping:
     measure: str
     runner_up: NDArray[np.int64]
     ungrouped: int
-    decided: Decided | None
+    decided: PredictionSummary | None
     expected: NDArray[np.float32] | None = None
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
-    """Return what is beside a store, by name; results that cannot be used are said and listed with the reason."""
+    """Return what is next to a store, by name; results that cannot be used are said and listed with the reason."""
     found: list[Candidate] = []
     for name in list_results(store):
         try:
@@ -153,7 +153,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
     if name is not None:
         result = read_result(store, name)
         if _ids(result) is None:
-            raise StoreError(str(result.path), "does not group the rows", "Name a result of cluster or discover.")
+            raise StoreError(str(result.path), "does not group the images", "Name a result of cluster or discover.")
         return result, "chosen by --result"
     usable = [one.result for one in candidates if one.result is not None and _ids(one.result) is not None]
     newest = newest_name(list_results(store), "answer")
@@ -227,18 +227,18 @@ def describe_groups(
         )
     ungrouped = int((every < 0).sum())
     why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
-    chances = expected_chances(result)
+    chances = correctness_probabilities(result)
     expected = None if chances is None else chances[images.rows].astype(np.float32)
     return Grouping(*why_and_ids, _decided(result), expected)
 
 
-def _decided(result: Result) -> Decided | None:
+def _decided(result: Result) -> PredictionSummary | None:
     if result.kind != "answers":
         return None
-    found = stored_answers(result)
+    found = read_stored_predictions(result)
     known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
     right, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
-    return Decided(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
+    return PredictionSummary(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:

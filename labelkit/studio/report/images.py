@@ -22,7 +22,7 @@ _TSNE_DIRECTIONS = 50
 
 @dataclass(frozen=True)
 class Places:
-    """Where the images stand.
+    """Positions of the images on the map.
 
     Attributes:
         points: (m, 2) uint16, x right and y down, one scale for both.

@@ -28,7 +28,8 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result whose groups are shown; default: classes before clusters, those with a confidence first.",
+        description="Result whose groups are shown; default: classes rather than clusters, and preferably with "
+        "a confidence.",
         json_schema_extra=_STORE,
     )
     run: Path | None = Field(

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means
-from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.suggest.suggest import suggested_rows
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.data.tables import LABEL_COLUMNS, PATH_COLUMNS
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore
@@ -62,7 +62,7 @@ def start_work(
         suggested: see ``suggested_images``; none where the page asks a server for them.
     """
     ids = [store.sample_ids[int(row)] for row in images.rows]
-    paths = {place: written_name(name) for place, name in enumerate(ids) if written_name(name) != images.names[place]}
+    paths = {place: escaped_path(name) for place, name in enumerate(ids) if escaped_path(name) != images.names[place]}
     return WorkStart(
         key=store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
         paths=paths,
@@ -73,7 +73,7 @@ def start_work(
 
 
 def work_data(start: WorkStart) -> dict[str, Any]:
-    """Return what the script reads."""
+    """Return the data for the page's script."""
     return {
         "mode": "file",
         "key": start.key,
@@ -113,7 +113,7 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
 
 
 def suggested_images(
-    store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: GivenLabels, seed: int
+    store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: UsableLabels, seed: int
 ) -> tuple[tuple[int, str], ...]:
     """Return (image, reason) of those to look at first, the most useful first; none if every image has a label.
 

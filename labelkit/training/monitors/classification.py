@@ -77,5 +77,5 @@ class ClassificationMonitor(Monitor):
         return {"best_accuracy": self._best}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._best = float(state["best_accuracy"])

@@ -231,7 +231,7 @@ class DiscoveryMonitor(_CategoryMonitor):
             raise DivergenceError(
                 f"epoch {state.epoch}",
                 f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
-                f"{metrics['feature_concentration']:.6f} in {self._collapsed_for} evaluations in a row",
+                f"{metrics['feature_concentration']:.6f} for {self._collapsed_for} evaluations in a row",
                 "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight; the last checkpoint is kept.",
             )
 
@@ -240,6 +240,6 @@ class DiscoveryMonitor(_CategoryMonitor):
         return {"collapsed_for": self._collapsed_for, "collapsed_since": self._collapsed_since}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._collapsed_for = int(state.get("collapsed_for", 0))
         self._collapsed_since = int(state.get("collapsed_since", 0))

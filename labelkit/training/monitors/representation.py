@@ -24,7 +24,7 @@ MAX_TABLE = 50_000_000
 
 
 class ProbeOptions(Protocol):
-    """Options of a method that say how its features are judged."""
+    """Options of a method that say how its features are evaluated."""
 
     @property
     def knn_neighbors(self) -> int:
@@ -118,7 +118,7 @@ def describe_groups(metrics: Mapping[str, float]) -> list[str]:
 
 
 def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
-    """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
+    """Features evaluated by held-out images, groups by the truth of training images; mean over the groupings."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]

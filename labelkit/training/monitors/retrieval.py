@@ -112,7 +112,7 @@ class RetrievalMonitor(Monitor):
         return {"alike_for": self._alike_for}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._alike_for = int(state.get("alike_for", 0))
 
 

@@ -71,7 +71,7 @@ def test_the_file_wins_over_the_store_and_differences_are_counted(
     assert used(store, path) == whole
     assert used(store, path, own_labels=False) == {"0000.png": "class-1", "0002.png": "owl"}
     answer = labelkit("suggest", "--index", store.path, "--labels", path, "-n", "1", "--out", tmp_path / "next.csv")
-    assert f"{path}: 1 images have another label in {store.path}; that of the file counts" in answer.err
+    assert f"{path}: 1 images have a different label in {store.path}; the file takes precedence" in answer.err
 
 
 def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: 
     with pytest.raises(DatasetError, match="is not a result next to its store"):
         used(plain, plain.path)
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
-    with pytest.raises(StoreError, match="no labels that were given"):
+    with pytest.raises(StoreError, match="not labels"):
         used(plain, tmp_path / "photos.h5.results" / "k-means.h5")
     with pytest.raises(ConfigError, match="names a column of --labels FILE"):
         labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
@@ -122,7 +122,7 @@ def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, 
     rows = {store.sample_ids[row]: store.class_names[store.labels[row]] for row in np.flatnonzero(store.labels >= 0)}
     assert rows == {"ant/01.png": "x", "bee/02.png": "y"}
     assert store.labeled.tolist() == (store.labels >= 0).tolist()
-    assert "names of folders are no classes" in answer.err
+    assert "folder names are not used as classes" in answer.err
 
 
 def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
@@ -149,7 +149,7 @@ def test_embed_keeps_folder_names_beside_labels_if_asked(labelkit: Labelkit, pho
     assert store.labeled.all()
     assert store.labels is not None
     assert store.labels[:3].tolist() == [0, 4, 0]
-    assert f"{path}: 1 images have another label in photos; that of the file counts" in answer.err
+    assert f"{path}: 1 images have a different label in photos; the file takes precedence" in answer.err
 
 
 def test_embed_keeps_the_truth_of_named_sets_and_uses_only_the_file(labelkit: Labelkit, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover.answer import COLUMNS, answer_images
-from labelkit.commands.discover.calibrate import calibrate, given_evidence, hidden_evidence
+from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -115,9 +115,9 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     truth = np.arange(200) % 5
     features = (np.eye(5)[truth] + rng.normal(0, 0.45, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
-    judge, groups = RowJudge(features, labels), np.arange(5)
+    judge, groups = RowClassifier(features, labels), np.arange(5)
 
-    evidence = hidden_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+    evidence = hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
 
     assert evidence is not None
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
@@ -147,7 +147,9 @@ def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rn
     features = (np.eye(5)[truth] + rng.normal(0, 0.2, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
 
-    evidence = hidden_evidence(RowJudge(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0)
+    evidence = hidden_label_evidence(
+        RowClassifier(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0
+    )
 
     assert evidence is not None
     assert evidence.accuracy(new=True) == 0
@@ -159,7 +161,7 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
     groups = np.array([4, -1, -1])  # the class of the first group; the others are new
 
-    found = given_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+    found = labeled_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
 
     assert found.correct.tolist() == [1, 1, 1, 1]
     assert found.of_new.tolist() == [True, True, True, False]
@@ -169,9 +171,9 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
 
 def test_no_evidence_without_a_class_of_two_labels(rng: np.random.Generator) -> None:
     labels = np.array([0, 1, -1, -1])
-    judge = RowJudge(rng.normal(size=(4, 3)).astype(np.float32), labels)
+    judge = RowClassifier(rng.normal(size=(4, 3)).astype(np.float32), labels)
 
-    assert hidden_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
+    assert hidden_label_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
 
 
 def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
@@ -256,7 +258,7 @@ def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build
     done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
 
     assert done.code == 0
-    assert "1 images left out, since training could use their label" in done.err
+    assert "1 images left out, since training may have used their label" in done.err
     assert done.json["calibration"]["labels"] == 2
 
 
@@ -392,7 +394,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for 'fig', 'pear', of which there are labels" in done.err
+    assert "has no group for 'fig', 'pear', which have labels now" in done.err
     assert "Make it again with these labels" in done.err
 
 
@@ -484,12 +486,12 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
 @pytest.mark.parametrize(
     ("made", "error", "message"),
     [
-        (without_labels, DatasetError, "has no labels that may be used"),
+        (without_labels, DatasetError, "has no usable labels"),
         (with_one_label_each, DatasetError, "no class has two labels"),
-        (with_every_label, StoreError, "every row that is grouped has a label"),
+        (with_every_label, StoreError, "every grouped image has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on it first"),
-        (with_nameless_groups, StoreError, "does not group the rows into known classes and new ones"),
+        (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "made from other content"),
         (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
         (with_a_row_that_is_no_number, Refused, "holds a number that is not finite"),
@@ -509,8 +511,8 @@ def test_store_that_cannot_be_answered_from_says_why(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\nnone.png,class-0\n", "1 of 1 images are not among those of"),
-        ("path,label\n0000.png,class-0\n", "training could use the label of every image"),
+        ("path,label\nnone.png,class-0\n", "1 of 1 images are not in"),
+        ("path,label\n0000.png,class-0\n", "training may have used the label of every image"),
     ],
 )
 def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:
@@ -533,5 +535,5 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     )
     cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
     answer(blind)
-    with pytest.raises(StoreError, match="the true class is known of no image"):
+    with pytest.raises(StoreError, match="no predicted image outside the calibration set has a known true class"):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))

@@ -233,8 +233,8 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--max-classes", "2"), 2, "--max-classes: 2 is fewer than the 3 classes with labels"),
-        (("--min-classes", "2"), 2, "--min-classes: 2 is fewer than the 3 classes with labels"),
+        (("--max-classes", "2"), 2, "--max-classes: 2 is less than the 3 classes with labels"),
+        (("--min-classes", "2"), 2, "--min-classes: 2 is less than the 3 classes with labels"),
         (("--min-classes", "8", "--max-classes", "7"), 2, "cannot search from 8 to 7 classes"),
         (("--max-classes", "50"), 2, "Choose it between 3 and 49"),
         (("--criterion", "gap"), 2, "--criterion"),
@@ -254,7 +254,7 @@ def test_as_many_groups_as_labeled_classes_at_least(labelkit: Any, blobs: Embedd
     answer = labelkit("cluster", "ss-kmeans", "--index", blobs.path, "--num-clusters", "2")
 
     assert answer.code == 2
-    assert "--num-clusters: 2 is fewer than the 3 classes that have labels" in answer.err
+    assert "--num-clusters: 2 is less than the 3 classes with labels" in answer.err
 
 
 @pytest.mark.parametrize("labeled", [None, [1, 0, 1, 0]])

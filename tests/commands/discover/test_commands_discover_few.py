@@ -314,7 +314,7 @@ def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store
     skipped = labelkit("discover", "snowball", "--index", made.path, "--missing-class", "skip", "--json")
 
     assert refused.code == 3
-    assert "1 of 3 classes have no label that may be used: 'class-2'" in refused.err
+    assert "1 of 3 classes have no usable label: 'class-2'" in refused.err
     assert "--missing-class skip" in refused.err
     assert skipped.code == 0
     assert [row["class"] for row in skipped.json["per_class"]] == ["class-0", "class-1"]
@@ -329,7 +329,7 @@ def test_one_class_only_is_refused(labelkit: Any, store: EmbeddingStore, tmp_pat
     )
 
     assert answer.code == 3
-    assert f"{file}: all 2 labels that may be used are of one class, 'class-1'" in answer.err
+    assert f"{file}: all 2 usable labels are of one class, 'class-1'" in answer.err
     assert "Label images of at least two classes" in answer.err
 
 
@@ -338,13 +338,13 @@ def test_more_than_there_is_takes_everything_and_says_so(labelkit: Any, store: E
 
     assert answer.code == 0
     assert (answer.json["discovered"], answer.json["exhausted"]) == (51, True)
-    assert "fewer images than asked for: found 51 of 5000" in answer.err
+    assert "found 51 of 5000, fewer images than requested" in answer.err
 
 
 def test_more_labels_than_images_are_refused(labelkit: Any, store: EmbeddingStore) -> None:
     answer = labelkit("discover", "snowball", "--index", store.path, "--num-labels", "300")
     assert answer.code == 3
-    assert "100 labeled images per class are asked for, but class 'class-0' has 20" in answer.err
+    assert "100 labeled images per class are requested, but class 'class-0' has 20" in answer.err
 
 
 def test_unbalanced_labels_are_used_as_they_are_and_told_of(
@@ -358,8 +358,9 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
 
     assert answer.code == 0
     assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
-    assert "classes have 1 to 4 labels; what is found is shared out like them (--per-class gives each the same)" in (
-        answer.err
+    assert (
+        "classes have 1 to 4 labels; discovered images are divided in the same proportions (--per-class: equally)"
+        in (answer.err)
     )
 
 
@@ -378,7 +379,7 @@ def test_no_labels_at_all_are_refused(labelkit: Any, make_store: Any) -> None:
     answer = labelkit("discover", "snowball", "--index", bare.path)
 
     assert answer.code == 3
-    assert "has no labels that may be used" in answer.err
+    assert "has no usable labels" in answer.err
     assert "--num-labels N" in answer.err
 
 
@@ -393,7 +394,7 @@ def test_labels_of_images_that_are_not_there_are_refused(labelkit: Any, store: E
     file = write_labels(tmp_path / "few.csv", {0: "class-0", 99: "class-1"})
     answer = labelkit("discover", "snowball", "--index", store.path, "--labels", file)
     assert answer.code == 3
-    assert "1 of 2 images are not among those of" in answer.err
+    assert "1 of 2 images are not in" in answer.err
     assert "first: 0099.png" in answer.err
 
 
@@ -448,7 +449,7 @@ def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore
     assert again.code == 2
     assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
     assert labels.code == 2
-    assert "is also --labels, which is read" in labels.err
+    assert "is also --labels, an input" in labels.err
 
 
 def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:

@@ -7,7 +7,7 @@ import pytest
 from labelkit.algorithms import few_label_classifier as classify
 from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, group_rule
 from labelkit.algorithms.confidences import Temperatures
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 
 NO_CLASS = np.zeros(0, dtype=np.int64)
 
@@ -23,7 +23,7 @@ def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
-    judge = RowJudge(features, labels)
+    judge = RowClassifier(features, labels)
     shares = judge.shares(labels, ids, class_of_group)
 
     found = judge.rule(labels, ids, class_of_group, shares).start(features)
@@ -85,7 +85,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
     ids = np.arange(60) % 3
     features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
-    judge, class_of_group = RowJudge(features, labels), np.array([0, 1, -1])
+    judge, class_of_group = RowClassifier(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, ids, class_of_group)
     rule = judge.rule(labels, ids, class_of_group, shares)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}

@@ -66,7 +66,7 @@ def test_labels_of_a_file_that_the_network_was_trained_with_promise_nothing(
     assert answer.code == 0, answer.err
     assert answer.json["expected_right"] is None
     assert answer.json["calibration"]["network_saw_labels"] == "yes"
-    assert "how many answers are right cannot be expected" in answer.err
+    assert "the number of correct predictions cannot be estimated" in answer.err
     assert "expected right" not in labelkit(*words[:-3], "--result", "again").out
 
 

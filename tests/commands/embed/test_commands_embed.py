@@ -314,9 +314,9 @@ def test_images_that_show_next_to_nothing_are_said_once_with_the_reason(
     run = labelkit("embed", "--dataset", tmp_path / "set", *options)
 
     said = " ".join(run.err.split())
-    assert said.count("images show next to nothing") == 2
-    assert "2 of 15 images show next to nothing, first white0.png: white on transparent" in said
-    assert "1 of 15 images show next to nothing, first dark.png: 16-bit values" in said
+    assert said.count("images show almost nothing") == 2
+    assert "2 of 15 images show almost nothing, first white0.png: white on transparent" in said
+    assert "1 of 15 images show almost nothing, first dark.png: 16-bit values" in said
 
 
 def test_a_network_that_gives_no_numbers_makes_no_store(
@@ -330,5 +330,7 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
     answer = labelkit("embed", *words, "--out", tmp_path / "x.h5")
 
     assert answer.code == 4
-    assert "the network gives NaN or infinite embeddings. Use --precision float32, or another checkpoint." in answer.err
+    assert (
+        "the network produces NaN or infinite embeddings. Use --precision float32, or another checkpoint." in answer.err
+    )
     assert not (tmp_path / "x.h5").exists()

@@ -13,7 +13,7 @@ from labelkit.commands.common import networks
 from labelkit.commands.common.networks import recorded_network
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
-from labelkit.models.weights.published import name_to_build, name_to_record
+from labelkit.models.weights.published import buildable_name, recorded_name
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -106,13 +106,11 @@ def test_weights_of_a_file_are_not_called_published_ones(
 
 def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
     package = published.PACKAGES[0]
-    assert name_to_record(package.backbone, package.sha256, "renamed.pth") == package.backbone
-    assert name_to_record(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
-    assert (
-        name_to_record("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
-    )
-    assert name_to_record("resnet18", "0" * 64, "mine.pth") == "resnet18"
-    assert name_to_build("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
+    assert recorded_name(package.backbone, package.sha256, "renamed.pth") == package.backbone
+    assert recorded_name(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
+    assert recorded_name("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
+    assert recorded_name("resnet18", "0" * 64, "mine.pth") == "resnet18"
+    assert buildable_name("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
 
 
 def test_one_pixel_is_the_mean_color(tmp_path: Path) -> None:

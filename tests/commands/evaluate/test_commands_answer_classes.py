@@ -4,19 +4,19 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from labelkit.commands.evaluate.predictions import class_of_answer
+from labelkit.commands.evaluate.predictions import classes_of_predictions
 
 
 def test_known_group_keeps_its_class_even_if_another_fits_better() -> None:
     # group 0 is named 0 but holds class 1 only; group 1 is new and may have class 2, not class 1 that is taken
-    found = class_of_answer([1, 1, 1, 2, 0], [0, 0, 0, 2, 2], [0, 1, -1])
+    found = classes_of_predictions([1, 1, 1, 2, 0], [0, 0, 0, 2, 2], [0, 1, -1])
     np.testing.assert_array_equal(found, [0, 1, 2])
 
 
 def test_new_groups_are_matched_as_the_best_permutation_does(rng: np.random.Generator) -> None:
     labels, groups = rng.integers(0, 6, 60), rng.integers(0, 6, 60)
     named = np.array([2, -1, 0, -1, -1, -1])
-    found = class_of_answer(labels, groups, named)
+    found = classes_of_predictions(labels, groups, named)
     free = (1, 3, 4, 5)
     best = max(
         sum(((groups == group) & (labels == label)).sum() for group, label in zip(free, order, strict=True))
@@ -28,11 +28,11 @@ def test_new_groups_are_matched_as_the_best_permutation_does(rng: np.random.Gene
 
 
 def test_surplus_new_group_has_no_class() -> None:
-    assert class_of_answer([0, 1, 1, 1], [0, 1, 1, 2], [0, -1, -1]).tolist() == [0, 1, -1]
+    assert classes_of_predictions([0, 1, 1, 1], [0, 1, 1, 2], [0, -1, -1]).tolist() == [0, 1, -1]
 
 
 def test_without_a_free_class_new_groups_are_wrong() -> None:
-    assert class_of_answer([0, 0], [0, 1], [0, -1]).tolist() == [0, -1]
+    assert classes_of_predictions([0, 0], [0, 1], [0, -1]).tolist() == [0, -1]
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_without_a_free_class_new_groups_are_wrong() -> None:
 )
 def test_groups_that_cannot_be_are_refused(named: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        class_of_answer([0, 1], [0, 1], named)
+        classes_of_predictions([0, 1], [0, 1], named)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.commands.evaluate.probes import ConvProbe, collected, pool_of, probed_layers
+from labelkit.commands.evaluate.probes import ConvProbe, choose_pooling, collected, probed_layers
 from labelkit.models.backbones.convnets import _ALEXNET, AlexNet
 
 
@@ -16,15 +16,15 @@ from labelkit.models.backbones.convnets import _ALEXNET, AlexNet
     [(96, 55, (6, 3, 10)), (256, 27, (4, 0, 6)), (384, 13, (3, 1, 5)), (256, 13, (2, 0, 6)), (9600, 3, (2, 0, 1))],
 )
 def test_pools_are_the_published_ones(channels: int, side: int, pool: tuple[int, int, int]) -> None:
-    assert pool_of(channels, side, 9600) == pool
+    assert choose_pooling(channels, side, 9600) == pool
     kernel, padding, pooled = pool
     maps = torch.zeros(1, 1, side, side)
     assert torch.nn.functional.max_pool2d(maps, kernel, kernel, padding).shape[-1] == pooled
 
 
 def test_small_maps_are_not_pooled_and_large_ones_as_far_as_can_be() -> None:
-    assert pool_of(4, 5, 100) == (1, 0, 5)
-    assert pool_of(200, 5, 100) == (5, 0, 1)
+    assert choose_pooling(4, 5, 100) == (1, 0, 5)
+    assert choose_pooling(200, 5, 100) == (5, 0, 1)
 
 
 def test_an_alexnet_has_five_probed_layers_with_its_published_maps() -> None:

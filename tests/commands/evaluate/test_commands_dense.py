@@ -98,7 +98,7 @@ def test_groups_of_colors_are_classes(labelkit: Any, folder: Path) -> None:
     more = labelkit(*words, "--num-clusters", 6)
     assert more.json["pixel_accuracy"]["mean"] > 0.7
     fewer = labelkit(*words, "--num-clusters", 2)
-    assert (fewer.code, "2 groups cannot be 3 classes" in fewer.err) == (2, True)
+    assert (fewer.code, "2 clusters cannot be matched to 3 classes" in fewer.err) == (2, True)
 
 
 def test_groups_are_matched_by_iou_one_to_one_or_each_on_its_own() -> None:
@@ -145,9 +145,9 @@ def test_frames_are_resized_as_published(
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
-        (("segmentation", "--split", "val"), 2, "are trained on"),
+        (("segmentation", "--split", "val"), 2, "are used for training"),
         (("segmentation", "--split", "probe"), 3, "no split 'probe'"),
-        (("segmentation", "--image-size", "18"), 2, "no whole number of patches"),
+        (("segmentation", "--image-size", "18"), 2, "not a multiple of the patch size"),
         (("segmentation", "--lr", "0"), 2, "above 0"),
         (("tracking",), 3, "are classes, not objects of films"),
     ],
@@ -169,4 +169,4 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     assert (done.code, "the image has 16 x 16 pixels, its mask 8 x 8" in " ".join(done.err.split())) == (3, True)
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
-    assert (done.code, "value 7 in row 0, column 0 is no class" in " ".join(done.err.split())) == (3, True)
+    assert (done.code, "value 7 in row 0, column 0 is not a class" in " ".join(done.err.split())) == (3, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection import Updates, depth_below, train_detector
+from labelkit.commands.evaluate.detection import Updates, layer_depth, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
@@ -124,15 +124,15 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
         for name in ("net.patch_embed.proj.bias", *(f"net.blocks.{i}.mlp.fc2.bias" for i in range(4)), "net.norm.bias")
     ]
     assert moved == pytest.approx([1e-3 / 32, 1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=0.01)
-    assert depth_below("rpn.head.conv.0.0.weight", 4) == 0
+    assert layer_depth("rpn.head.conv.0.0.weight", 4) == 0
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without outlines, cascade-mask-rcnn needs both"),
+        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without masks, but cascade-mask-rcnn needs both"),
         (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
-        (("--eval-split", "train"), 2, "are trained on (--split train)"),
+        (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
         (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
         (("--train-sizes", "16"), 2, "of 32 pixels or more"),

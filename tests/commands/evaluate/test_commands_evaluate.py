@@ -226,7 +226,7 @@ def test_a_stale_result_among_others_is_passed_over_with_a_warning(store: Embedd
 
 
 def test_a_store_without_results_says_what_to_run(store: EmbeddingStore) -> None:
-    with pytest.raises(StoreError, match="has no result that groups its rows") as caught:
+    with pytest.raises(StoreError, match="has no result that groups its images") as caught:
         evaluate(store)
 
     assert "labelkit cluster" in caught.value.remedy

@@ -119,11 +119,11 @@ def test_classes_without_a_training_image_are_named(
 def test_what_cannot_be_scored_is_refused(
     tmp_path: Path, run: Path, index: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "Give either --checkpoint" in refuse(capsys, 2)
+    assert "Pass either --checkpoint" in refuse(capsys, 2)
     assert "give either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
     assert "no split 'val'" in refuse(capsys, 2, "--index", index, "--split", "dev")
-    assert "train is trained on" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
+    assert "train is used for training" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
     assert "does not exist" in refuse(capsys, 3, "--checkpoint", tmp_path / "gone")
     bare = tmp_path / "pixels.h5"
     assert main(["embed", "--dataset", str(photos), "--backbone", "pixels", "--out", str(bare), "-q"]) == 0
-    assert "holds no output of a classifier" in refuse(capsys, 3, "--index", bare)
+    assert "contains no classifier logits" in refuse(capsys, 3, "--index", bare)

@@ -27,7 +27,7 @@ def test_a_store_without_splits_is_judged_by_leave_one_out(make_store: Any, labe
     assert answer.json["knn_accuracy"] == pytest.approx(RIGHT)
     assert answer.json["leave_one_out"] is True
     assert answer.json["gallery"] == answer.json["queries"] == {"split": "all", "rows": 5}
-    assert "has no splits: each row is named by all others (leave-one-out)" in answer.err
+    assert "has no splits: each image is classified by all others (leave-one-out)" in answer.err
 
 
 def test_the_same_split_twice_is_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:

@@ -163,7 +163,7 @@ def test_a_command_reads_the_official_layout(labelkit: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--dataset", "digits"), 3, "have one class or none"),
+        (("--dataset", "digits"), 3, "have at most one class"),
         (("--split", "test"), 2, "is trained on"),
         (("--eval-split", "val"), 2, "has no split 'val'"),
         (("--train", "fully-connected"), 2, "no wide layers"),

@@ -11,7 +11,7 @@ import torchvision.transforms.functional as vision
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
-from labelkit.commands.evaluate.probes import _images, crops_of, resized
+from labelkit.commands.evaluate.probes import _images, make_crops, resized
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
@@ -103,13 +103,13 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
-    found = crops_of(images, 32, ten=True, mirror=True)
+    found = make_crops(images, 32, ten=True, mirror=True)
     expected = vision.ten_crop(images, [32, 32])
     assert len(found) == 10
     for one in expected:
         assert sum(torch.equal(one, crop) for crop in found) == 1
-    assert len(crops_of(images, 32, ten=True, mirror=False)) == 5
-    (center,) = crops_of(images, 32, ten=False, mirror=True)
+    assert len(make_crops(images, 32, ten=True, mirror=False)) == 5
+    (center,) = make_crops(images, 32, ten=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
     assert resized(224) == 256
 

@@ -94,7 +94,7 @@ def test_an_image_that_changed_is_refused(own: Path, labelkit: Any, monkeypatch:
     Image.new("RGB", (192, 128), "white").save(own / "images" / "china-1.png")
     answer = labelkit(*words(own, "--overwrite"))
     assert answer.code == 3
-    assert "china-1.png: is not the image that was embedded" in answer.err
+    assert "china-1.png: is no longer the image that was embedded" in answer.err
 
 
 def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, 
     small = ("--num-clusters", "4", "--epochs", "4", "--out", tmp_path / "run")
     answer = labelkit(*run, *small, "--matches", own / "images-matches.h5")
     assert answer.code == 3
-    assert "no pair of images that are trained on (0 of its 5 images" in answer.err
+    assert "no pair of training images (0 of its 5 images" in answer.err
 
 
 def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
     answer = said_by_auto(labelkit, make_store(rows).path)
 
     assert answer.json["search"] == {"kind": "exact"}
-    assert "--search auto: exact, since 1,200 rows of 16 numbers are soon compared" in answer.err
+    assert "--search auto: exact, since comparing 1,200 embeddings of dimension 16 is fast" in answer.err
     assert not cache.exists()
 
 
@@ -137,7 +137,7 @@ def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
         found[answer.json["search"]["kind"]] = answer
 
     assert list(found) == ["exact", "ivfpq", "hnsw"]
-    assert "--search auto: hnsw for 60,000 rows of 16 numbers within --max-memory" in found["hnsw"].err
+    assert "--search auto: hnsw for 60,000 embeddings of dimension 16 within --max-memory" in found["hnsw"].err
     assert "hnsw would take 22 MiB; ivfpq takes" in found["ivfpq"].err
     assert "hnsw would take 22 MiB; ivfpq would take" in found["exact"].err
     for kind in ("hnsw", "ivfpq"):
@@ -156,6 +156,9 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     later = said_by_auto(labelkit, many)
 
     assert two.json["search"] == {"kind": "exact"}
-    assert "2 queries among 60,000 rows of 16 numbers take less time than adding 60,000 rows to an index" in two.err
+    assert (
+        "searching 60,000 embeddings of dimension 16 for 2 queries takes less time than adding 60,000 embeddings "
+        "to an index" in two.err
+    )
     assert three.json["search"]["kind"] == "hnsw"
     assert later.json["search"]["kind"] == "hnsw"  # it is there

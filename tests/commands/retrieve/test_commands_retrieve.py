@@ -102,7 +102,7 @@ def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Imag
     assert [query["query"] for query in answer["queries"]] == ["0.png", "1.png", "2.png"]
     assert {hit["sample_id"] for query in answer["queries"] for hit in query["hits"]} == {"0.png", "1.png", "2.png"}
     assert "all zero" in answer["skipped"][0]["reason"]
-    with pytest.raises(ConfigError, match="4 hits from 3 rows"):
+    with pytest.raises(ConfigError, match="4 hits from 3 nonzero embeddings"):
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "0.png", k=4)
     with pytest.raises(DatasetError, match="all zero"):
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)
@@ -125,7 +125,7 @@ def test_a_query_that_is_no_image_is_named(
         retrieve(embedded, tmp_path / name)
 
     assert caught.value.where == str(tmp_path / name)
-    assert caught.value.remedy == "Give a JPEG or PNG file."
+    assert caught.value.remedy == "Pass a JPEG or PNG file."
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
         ({"query_rows": (48,)}, "has no row 48, its rows are 0 to 47"),
         ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
         ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
-        ({"query_rows": (0,), "path_pattern": "x*"}, "no row of .* passes"),
+        ({"query_rows": (0,), "path_pattern": "x*"}, "no image of .* passes"),
         ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ needs 256 rows"),
     ],
 )
@@ -362,7 +362,7 @@ def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_
 
     assert again.code == 0
     assert "is damaged" in again.err
-    assert "built again" in again.err
+    assert "is rebuilt" in again.err
     assert again.json["search"]["built"]
     assert again.json["queries"] == first["queries"]
     assert labelkit("retrieve", *words).json["search"]["built"] is False

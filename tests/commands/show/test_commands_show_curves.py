@@ -57,13 +57,13 @@ BAD = {
     "name": (
         ("--metrics", "loss,al_accuracy,x*"),
         2,
-        "nothing named al_accuracy or x* was logged by {run}; logged: all_accuracy, diag/block1/update_rel, loss, lr. "
+        "{run} did not log al_accuracy or x*; it logged: all_accuracy, diag/block1/update_rel, loss, lr. "
         "Did you mean all_accuracy?",
     ),
-    "no names": (("--metrics", ""), 2, "--metrics: no name was given"),
+    "no names": (("--metrics", ""), 2, "--metrics: no metric is named"),
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
-    "no run": (("--run", "{tmp}"), 3, "{tmp}: is no run folder"),
-    "twice": (("--run", "{run},{run}"), 2, "--run: {run} is given twice"),
+    "no run": (("--run", "{tmp}"), 3, "{tmp}: is not a run folder"),
+    "twice": (("--run", "{run},{run}"), 2, "--run: {run} is listed twice"),
     "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
 }
 
@@ -90,11 +90,11 @@ def test_bad_input_is_told_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("log", "told"),
     [
-        ("", "has logged nothing yet"),
-        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line that training writes"),
-        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line that training writes"),
-        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line that training writes"),
-        ("[1]\n", "metrics.jsonl:1: is not a line that training writes"),
+        ("", "has no log yet"),
+        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line written by training"),
+        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line written by training"),
+        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line written by training"),
+        ("[1]\n", "metrics.jsonl:1: is not a line written by training"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_told(labelkit: Any, run: Path, tmp_path: Path, log: str, told: str) -> None:

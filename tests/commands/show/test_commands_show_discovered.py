@@ -10,7 +10,7 @@ import pytest
 from labelkit.commands.discover.few import discover_snowball
 from labelkit.commands.discover.few_options import DiscoverSnowballConfig
 from labelkit.commands.discover.show_discovered import _panel_rounds
-from labelkit.commands.discover.tables import read_found_table
+from labelkit.commands.discover.tables import read_discovered_table
 from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
 from PIL import Image
@@ -92,7 +92,7 @@ def test_map_of_few_points_and_t_sne(
     answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", *options)
 
     assert answer.code == 0, answer.err
-    assert "8 images that were not found are left out of the map" in answer.err  # 48 images
+    assert "8 undiscovered images are left out of the map" in answer.err  # 48 images
     assert (tmp_path / "map.png").exists()
 
 
@@ -121,7 +121,7 @@ def test_the_table_of_a_training_run_is_shown_by_generation(
 def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
     table = tmp_path / "discovered.csv"
     table.write_text(HEADER + "1,b,x,0.6,1,1,2,teacher\n0,a,x,0.5,2,1,1,teacher\n2,c,x,0.7,1,1,1,teacher\n")
-    assert [(image.sample_id, image.round, image.rank) for image in read_found_table(table)] == [
+    assert [(image.sample_id, image.round, image.rank) for image in read_discovered_table(table)] == [
         ("c", 1, 1),
         ("a", 1, 2),
         ("b", 2, 1),
@@ -137,16 +137,16 @@ def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[i
     ("options", "code", "message"),
     [
         ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
-        (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "nothing was discovered of 'eel'"),
+        (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation goes with --table"),
-        (["--out", "{folder}/s.png"], 2, "--index: missing. Give a store with a result, or a CSV with --table"),
+        (["--out", "{folder}/s.png"], 2, "--index: missing. Pass a store with a result, or a CSV with --table"),
         (
             ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
             2,
             "--map: needs the features of a store",
         ),
-        (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: missing: without a store"),
+        (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: is missing: without a store"),
         (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
         (["--out", "{folder}/s.png", "--map", "{folder}/s.png", "--index", "{store}"], 2, "is also --map"),
         (["--out", "{folder}", "--index", "{store}"], 2, "--out: {folder} is a folder"),
@@ -168,13 +168,13 @@ def test_what_cannot_be_shown_says_why(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no column 'path', found nothing"),
+        ("", "has no column 'path' (its columns: none)"),
         ("path,label,rank,round\n", "has no column 'score'"),
-        ("path,label,score,rank,round\n", "holds no image"),
-        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a row of such a table"),
-        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a row of such a table: score nan"),
-        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a row of such a table"),
-        ("path,label,score,rank,round\n\xff", "is no table"),
+        ("path,label,score,rank,round\n", "contains no images"),
+        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a valid row"),
+        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a valid row: score nan"),
+        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a valid row"),
+        ("path,label,score,rank,round\n\xff", "is not a table"),
     ],
 )
 def test_a_table_that_is_none_says_why(labelkit: Any, store: Path, tmp_path: Path, text: str, message: str) -> None:

@@ -32,8 +32,8 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
     ("options", "code", "message"),
     [
         (["--num-labels", "5"], 2, "5 labels for 10 classes"),
-        (["--num-labels", "5000"], 2, "labeled images per class are asked for"),
-        (["--num-labels", "none"], 2, "is needed for --label-split few-labels"),
+        (["--num-labels", "5000"], 2, "labeled images per class are requested"),
+        (["--num-labels", "none"], 2, "is required for --label-split few-labels"),
         (["--labeled-batch-size", "64"], 2, "leaves no place for others"),
         (["--trainer", "mixmatch"], 2, "must be half of batch_size 64"),
         (["--max-steps", "10"], 2, "max_steps 10 is less than the first phase"),
@@ -70,9 +70,9 @@ def test_options_that_cannot_act_are_refused(
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        ({"ant": 3}, [], "has one class"),
+        ({"ant": 3}, [], "has only one class"),
         ({}, [], "no image has a label"),
-        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image has a label of class"),
+        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image is labeled class"),
     ],
     ids=["one class", "no label", "a class without"],
 )

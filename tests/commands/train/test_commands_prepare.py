@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.training_data import PreparedData, choose_labels, info_record, prepare_data, saved_info
+from labelkit.commands.common.training_data import PreparedData, choose_labels, info_record, prepare_data, restore_info
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.data import DataConfig
@@ -181,8 +181,8 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     said = [text for text in heard.messages if "--split auto" in text]
     assert len(chosen.labels) == 48
     assert said == [
-        "--split auto takes train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
-        "(--split all takes all)"
+        "--split auto uses train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
+        "(--split all uses all)"
     ]
 
 
@@ -214,14 +214,14 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
         ({"num_old_classes": 9}, "--num-old-classes", "9 old classes of 4"),
         ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among 4"),
         ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
-        ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no meaning for --label-split none"),
+        ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no effect with --label-split none"),
         ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
-        ({"label_split": "few-labels"}, "--num-labels", "is needed"),
+        ({"label_split": "few-labels"}, "--num-labels", "is required"),
         ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
         ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
-        ({"label_split": "gcd", "num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
-        ({"label_seed": 8}, "--label-seed", "has no meaning for --label-split given"),
-        ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
+        ({"label_split": "gcd", "num_labels": 8}, "--num-labels", "has no effect with --label-split gcd"),
+        ({"label_seed": 8}, "--label-seed", "has no effect with --label-split given"),
+        ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no effect with --label-split given"),
         ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' would be left without"),
         ({"split": "test"}, "--split", "no split 'test'"),
     ],
@@ -285,7 +285,7 @@ def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None
     prepared = prepare(photos, label_split="gcd")
     info = prepared.info(32)
 
-    again = saved_info({**prepared.to_json(), "info": info_record(info)})
+    again = restore_info({**prepared.to_json(), "info": info_record(info)})
 
     assert info_record(again) == info_record(info)
     assert int((again.labels >= 0).sum()) == 12

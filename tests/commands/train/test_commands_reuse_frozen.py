@@ -19,7 +19,7 @@ import torch
 from labelkit.commands.train import run as training
 from labelkit.commands.train.reuse import Reuse
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.image_bank import ImageBank, KeptBank, drawn_views
+from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
@@ -84,7 +84,7 @@ def kept_folders(parent: Path) -> list[Path]:
     return sorted(parent.glob("kept-*"))
 
 
-class DrawnImages(KeptBank):
+class DrawnImages(CachedViewBank):
     """The same kept views as images, which the whole network looks at."""
 
     def __init__(self, bank: ImageBank, reuse: Reuse, seed: int, normalize: Normalize) -> None:
@@ -98,7 +98,7 @@ class DrawnImages(KeptBank):
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
         own = Draws(self._seed, draws.epoch, draws.keys)
-        drawn = drawn_views(own, kinds, self._views, followers=self._reuse.followers)
+        drawn = draw_views(own, kinds, self._views, followers=self._reuse.followers)
         # as they lie one after the other: draw by draw, that outside of training in the first one
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
@@ -194,15 +194,15 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
 ) -> None:
     from labelkit.errors import resource_error
-    from labelkit.store.kept_views import KeptViews
+    from labelkit.store.kept_views import CachedViews
 
-    def full(views: KeptViews, number: int, values: object) -> None:
+    def full(views: CachedViews, number: int, values: object) -> None:
         error = OSError(errno.ENOSPC, "no space left on device")
         raise resource_error(error, str(views.folder)) from error
 
     options = ("--epochs", 1, "--reuse-frozen", 2)
     with monkeypatch.context() as patched:
-        patched.setattr(KeptViews, "commit", full)
+        patched.setattr(CachedViews, "commit", full)
         answer = train(photos, "simgcd", tmp_path / "run", *options)
     assert answer.code == 5
     assert "the disk is full. Make room, then give the same command with --resume" in answer.err
@@ -222,9 +222,9 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("softmax", ("--freeze-stages", 6), 2, "smallcnn has 5 stages: block1"),
         ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be cut after blocks.1"),
         ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
-        ("sela rotation", (), 2, "--rotation turns images"),
+        ("sela rotation", (), 2, "--rotation rotates images"),
         ("san frozen", (), 2, "this stage is frozen"),
-        pytest.param("softmax", ("--compile",), 2, "what is compiled takes images", marks=pytest.mark.slow),
+        pytest.param("softmax", ("--compile",), 2, "the compiled backbone takes images", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_reused_is_refused_before_any_work(

@@ -154,7 +154,9 @@ def test_a_mask_of_another_size_names_both_sizes(folder: Path) -> None:
 
 def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
     put(folder / "masks/a.png", mask_png((0, 1, 2)))
-    with pytest.raises(DatasetError, match=r"a.png: value 2 in row 0, column 2 is no class; known values: 0 to 1, 255"):
+    with pytest.raises(
+        DatasetError, match=r"a.png: value 2 in row 0, column 2 is not a class; known values: 0 to 1, 255"
+    ):
         read_pair(load(folder, folder), 0)
 
 

@@ -43,8 +43,12 @@ def test_published_numbers_are_those_of_the_development_kit() -> None:
     ("name", "text", "said"),
     [
         ("ImageSets/Main/boat_test.txt", "200000  1\n", "the list of boat names other images than that of aeroplane"),
-        ("ImageSets/Main/boat_test.txt", "200000  2\n", "boat_test.txt:1: '200000  2' is not an image and 1, 0 or -1"),
-        ("ImageSets/Main/boat_test.txt", "200000\n", "is not an image and 1, 0 or -1"),
+        (
+            "ImageSets/Main/boat_test.txt",
+            "200000  2\n",
+            "boat_test.txt:1: '200000  2' is not an image name followed by 1, 0 or -1",
+        ),
+        ("ImageSets/Main/boat_test.txt", "200000\n", "is not an image name followed by 1, 0 or -1"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(root: Path, name: str, text: str, said: str) -> None:

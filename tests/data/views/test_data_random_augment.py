@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.colors import OPERATIONS, change_tones, choose_operations, cut_out, geometric_matrices
+from labelkit.data.views.colors import (
+    OPERATIONS,
+    apply_color_operations,
+    choose_operations,
+    cut_out,
+    geometric_matrices,
+)
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import apply_views
@@ -28,7 +34,7 @@ def photo(rng: np.random.Generator) -> np.ndarray:
 
 def one(photo: np.ndarray, name: str, strength: float) -> Tensor:
     images = torch.from_numpy(photo.copy()).permute(2, 0, 1)[None].float() / 255
-    return change_tones(images, np.array([[NAMES.index(name)]]), np.array([[strength]]), NAMES)
+    return apply_color_operations(images, np.array([[NAMES.index(name)]]), np.array([[strength]]), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,9 @@ def test_an_operation_is_that_of_pillow_up_to_its_rounding(
 def test_operations_follow_each_other_and_each_image_has_its_own() -> None:
     images = torch.full((2, 3, 4, 4), 0.8)
     invert, darken = NAMES.index("solarize"), NAMES.index("brightness")
-    out = change_tones(images, np.array([[invert, darken], [darken, invert]]), np.array([[0.5, 0.5]] * 2), NAMES)
+    out = apply_color_operations(
+        images, np.array([[invert, darken], [darken, invert]]), np.array([[0.5, 0.5]] * 2), NAMES
+    )
     # (1 - 0.8) * 0.5, and 0.8 * 0.5 = 0.4, which is below the threshold
     torch.testing.assert_close(out[:, 0, 0, 0], torch.tensor([0.1, 0.4]))
 

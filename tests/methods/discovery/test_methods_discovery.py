@@ -175,7 +175,7 @@ def test_all_options_that_do_not_fit_a_network_are_named_at_once_with_a_preset_t
     with pytest.raises(ConfigError) as caught:
         make("flipclass", pretrained=True, train_stem=False, grad_from_block=11, align_blocks=(8, 9))
     assert caught.value.where == "--backbone vit_nano_p8_32"
-    assert caught.value.problem.startswith("3 other options do not fit it (4 blocks): it has no published weights; ")
+    assert caught.value.problem.startswith("3 other options do not suit it (4 blocks): it has no published weights; ")
     assert caught.value.remedy == ("Pass --no-pretrained --grad-from-block 0 --align-blocks 2,3, or --preset digits.")
 
 
@@ -213,14 +213,14 @@ def _with_labels(prepared: PreparedData, labeled: np.ndarray[Any, np.dtype[np.bo
 @pytest.mark.parametrize("name", BOTH)
 def test_an_open_number_of_classes_must_be_given(make: Make, prepared: PreparedData, name: str) -> None:
     few = _with_labels(prepared, (prepared.dataset.labels < 3) & (np.arange(64) % 2 == 0))
-    with pytest.raises(ConfigError, match=r"--num-classes: the data names 3 classes"):
+    with pytest.raises(ConfigError, match=r"--num-classes: the data has 3 labeled classes"):
         make(name, data=few)
     assert make(name, data=few, num_classes=7).method.network.num_outputs == 7
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_fewer_classes_than_have_labels_are_refused(make: Make, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"--num-classes: 4 is fewer than the 5 classes"):
+    with pytest.raises(ConfigError, match=r"--num-classes: 4 is less than the 5 classes"):
         make(name, num_classes=4)
 
 

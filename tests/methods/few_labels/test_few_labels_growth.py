@@ -74,13 +74,13 @@ def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelG
 
 def test_churn_is_the_share_of_images_without_given_label_that_changed(growth: LabelGrowth) -> None:
     rows = np.arange(8)
-    assert growth.note_predictions(torch.zeros(8, dtype=torch.int64), rows) == (None, None)
+    assert growth.record_predictions(torch.zeros(8, dtype=torch.int64), rows) == (None, None)
     changed = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0])  # of the given ones nothing counts
-    assert growth.note_predictions(changed, rows) == (pytest.approx(1 / 6), None)
+    assert growth.record_predictions(changed, rows) == (pytest.approx(1 / 6), None)
     growth.next_generation()
     again = torch.tensor([0, 0, 1, 1, 1, 0, 0, 0])
-    assert growth.note_predictions(again, rows) == (pytest.approx(2 / 6), pytest.approx(2 / 6))
-    assert growth.note_predictions(changed, rows) == (pytest.approx(2 / 6), 0)
+    assert growth.record_predictions(again, rows) == (pytest.approx(2 / 6), pytest.approx(2 / 6))
+    assert growth.record_predictions(changed, rows) == (pytest.approx(2 / 6), 0)
 
 
 def test_features_of_the_past_are_kept_for_as_many_discoveries_as_asked() -> None:

@@ -127,7 +127,7 @@ def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -
     setup.trainer.fit()
     unit = torch.nn.functional.normalize(weight, dim=1)
     assert torch.allclose(setup.method.network.head.prototypes, unit)
-    with pytest.raises(ConfigError, match="has 10 prototypes of 8 dimensions, 10 of 5 are needed"):
+    with pytest.raises(ConfigError, match="has 10 prototypes of 8 dimensions, but 10 of 5 are needed"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", embed_dim=5).trainer.fit()
     with pytest.raises(ConfigError, match="12 of 8 are needed"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", num_classes=12).trainer.fit()
@@ -159,15 +159,15 @@ def one_class(path: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--dataset", "ONE"), 3, "has one class"),
+        (("--dataset", "ONE"), 3, "has only one class"),
         (("--embed-dim", "1"), 2, "must be >= 2"),
-        (("--num-classes", "5"), 2, "5 is fewer than the 10 classes with labels"),
+        (("--num-classes", "5"), 2, "5 is less than the 10 classes with labels"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
         (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "reduction sum goes with loss inner-product"),
-        (("--prototypes-from", "ONE"), 3, "holds no checkpoint"),
-        (("--batch-size", "4096"), 2, "more than an epoch draws (1437)"),
+        (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
+        (("--batch-size", "4096"), 2, "but an epoch draws only 1437"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

@@ -37,7 +37,7 @@ def test_a_file_without_a_head_is_read_from_its_first_line(tmp_path: Path) -> No
 
 
 def test_a_class_without_a_vector_is_named(words: Path) -> None:
-    with pytest.raises(DatasetError, match="no vector of 2 of 3 classes: pear, plum") as caught:
+    with pytest.raises(DatasetError, match="no vector for 2 of 3 classes: pear, plum") as caught:
         read_class_vectors(words, ["pear", "apple", "plum"])
     assert caught.value.where == str(words)
     with pytest.raises(DatasetError, match="c0, c1, c2, c3, c4 and 3 more"):
@@ -47,13 +47,13 @@ def test_a_class_without_a_vector_is_named(words: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a 1 2\na 3 4\nb 1 2\n", "line 2.*has a second vector of a"),
+        (b"a 1 2\na 3 4\nb 1 2\n", "line 2.*has a second vector for a"),
         (b"a 1 2\nb 1 x\n", "line 2.*could not convert"),
         (b"a 1 2\nb 1 nan\n", "line 2.*not finite"),
-        (b"a 1 2\nb 1 2 3\n", "has vectors of 2 and of 3 numbers"),
+        (b"a 1 2\nb 1 2 3\n", "has vectors of 2 and 3 dimensions"),
         (b"a 1 2\nB 1 2\n b 3 4\nB 0 0\n", ""),
         (b"\xff\xfe\x00 1 2\n", "is not a text file"),
-        (b"", "no vector of 2 of 2"),
+        (b"", "no vector for 2 of 2"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

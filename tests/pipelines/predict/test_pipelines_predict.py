@@ -96,7 +96,7 @@ def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth)
 
     assert told.code == 3
-    assert "1 of 1 images are not among those of this call, first: elsewhere.png" in told.err
+    assert "1 of 1 images are not in this call, first: elsewhere.png" in told.err
 
 
 def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, labeled: Path, new: Path) -> None:

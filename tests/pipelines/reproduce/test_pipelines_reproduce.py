@@ -311,7 +311,7 @@ def test_dry_run_lists_commands_and_missing_data(
     captured = capsys.readouterr()
     assert [row["state"] for row in json.loads(captured.out)["tables"][0]["rows"]] == ["planned", "no data"]
     assert captured.err.count("labelkit train") == 2
-    assert captured.err.count("rows left out: cifar10") == 1
+    assert captured.err.count("rows skipped: cifar10") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -336,8 +336,8 @@ def test_a_row_that_fails_does_not_stop_the_others(
         (["dl2pa-6", "--all"], 2, "name a table, or pass --all"),
         (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
         (["missing.yaml"], 2, "No such file"),
-        (["dl2pa-6", "--row", "dl2pa"], 2, "fits 9 rows"),
-        (["dl2pa-6", "--data-root", "nowhere"], 3, "the data of no row are there"),
+        (["dl2pa-6", "--row", "dl2pa"], 2, "matches 9 rows"),
+        (["dl2pa-6", "--data-root", "nowhere"], 3, "no row has its data"),
     ],
 )
 def test_bad_input_is_one_error(

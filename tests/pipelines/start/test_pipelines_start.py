@@ -457,7 +457,7 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     (tmp_path / "036.png").rename(photos / "other.png")
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
 
-    assert "1 label of photos that were moved or renamed, taken along" in capsys.readouterr().err
+    assert "1 label of moved or renamed photos, carried over" in capsys.readouterr().err
     rows = table(folder)
     assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
     assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
@@ -479,9 +479,9 @@ def test_labels_follow_photos_whose_names_are_exchanged(
 
     assert labels_in(folder / "given.csv") == expected
     said = " ".join(capsys.readouterr().err.split())
-    assert "4 labels of photos that were moved or renamed, taken along" in said
+    assert "4 labels of moved or renamed photos, carried over" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels of photos that were corrected or deleted, or have other names by now, left out" in said
+    assert "4 labels ignored, of photos that have since been corrected, deleted or renamed" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
@@ -491,7 +491,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
     assert labels_in(folder / "given.csv") == expected | {"003.png": "green"}
-    assert "other names by now" not in capsys.readouterr().err
+    assert "since been corrected, deleted or renamed" not in capsys.readouterr().err
 
 
 def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(
@@ -540,7 +540,7 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     known.write_text(known.read_text() + "nowhere.png,red\n")
     capsys.readouterr()
     assert main(words) == 3
-    assert "1 of 5 images are not among those" in capsys.readouterr().err
+    assert "1 of 5 images are not in" in capsys.readouterr().err
 
 
 def test_a_label_waits_although_another_photo_with_its_name_gets_one(
@@ -642,7 +642,7 @@ def test_an_edited_photo_keeps_its_label(
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
     capsys.readouterr()
 
-    for told in ("1 label of photos that are other files than they were (000.png)", ""):
+    for told in ("1 label of photos whose files have changed (000.png)", ""):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
         assert labels_in(tmp_path / "photos-labeled" / "given.csv")["000.png"] == "red"
         said = " ".join(capsys.readouterr().err.split())
@@ -804,7 +804,7 @@ def test_guesses_are_not_taken_for_labels(
     code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
 
     assert code == 3
-    assert "24 of 30 rows hold guesses of labelkit" in capsys.readouterr().err
+    assert "24 of 30 rows are predictions of labelkit" in capsys.readouterr().err
     assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
 
 
@@ -1044,12 +1044,12 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
     [
         (["missing"], 3, "no such folder"),
         (["empty"], 3, "no images"),
-        (["single"], 3, "holds one photo only"),
+        (["single"], 3, "contains only one photo"),
         (["three"], 3, "3 photos are too few to tell classes apart, which takes "),
         (["three", "--num-classes", "2"], 3, "3 photos are too few to tell classes apart, which takes "),
         (["photos", "--labels", "none.csv"], 3, "No such file"),
-        (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not among those of the folder"),
-        (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
+        (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
+        (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
         (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
         (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
@@ -1118,7 +1118,7 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
 def test_without_weights_it_names_its_own_options_alone(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.common.networks.best_at_hand", lambda **_: None)
+    monkeypatch.setattr("labelkit.commands.common.networks.best_available", lambda **_: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)

@@ -200,5 +200,5 @@ def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
 
     assert main(words) == 0
     told = capsys.readouterr().err
-    assert "the steps again: embed, groups, suggest, duplicates, odd, report" in told
+    assert "steps to run again: embed, groups, suggest, duplicates, odd, report" in told
     assert "labelkit embed" not in told

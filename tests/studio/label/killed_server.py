@@ -28,7 +28,7 @@ import uvicorn
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, results_folder
 from labelkit.studio.label.actions import Work
-from labelkit.studio.label.browser import Browsed, open_browsed, open_session
+from labelkit.studio.label.browser import BrowsedStore, open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.server import SETTINGS, LabelServer, bound_socket, guarded
 from labelkit.studio.label.session import Session
@@ -36,7 +36,7 @@ from labelkit.studio.label.session import Session
 TOKEN, LONGEST_MS = "token", 60
 
 
-def serve(store: EmbeddingStore, browsed: Browsed, listening: Any) -> None:
+def serve(store: EmbeddingStore, browsed: BrowsedStore, listening: Any) -> None:
     """Be a server, until killed."""
     config = LabelConfig(index=store.path, serve=True)
     server = LabelServer(open_session(config, store, browsed.grouping), browsed)
@@ -100,7 +100,7 @@ class Client:
         ]
 
 
-def replayed(store: EmbeddingStore, browsed: Browsed, session: Session) -> list[int]:
+def replayed(store: EmbeddingStore, browsed: BrowsedStore, session: Session) -> list[int]:
     """Labels that the actions of a session come to."""
     assert browsed.grouping is not None
     names = [group.name for group in browsed.grouping.groups]
@@ -123,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     store = open_store(options.index)
     config = LabelConfig(index=store.path, serve=True)
-    browsed = open_browsed(config, store)
+    browsed = open_browsed_store(config, store)
     chance = random.Random(options.seed)
     counts: Counter[str] = Counter(dict.fromkeys(("kills", "acknowledged", "lost", "wrong labels"), 0))
     last = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import BadStep, Work, labels_to_learn, read_steps
+from labelkit.studio.label.actions import InvalidStep, Work, labels_to_learn, read_steps
 from labelkit.studio.label.asking import differences, new_places
 
 N = 6
@@ -115,7 +115,7 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: Work, steps: list[di
     ],
 )
 def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
-    with pytest.raises(BadStep, match=problem):
+    with pytest.raises(InvalidStep, match=problem):
         read_steps(raw, N)
 
 
@@ -129,7 +129,7 @@ def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
     ],
 )
 def test_a_group_that_is_not_there_changes_nothing(work: Work, step: dict[str, Any]) -> None:
-    with pytest.raises(BadStep, match="group"):
+    with pytest.raises(InvalidStep, match="group"):
         do(work, {"do": "label", "rows": [1], "name": "dog"}, step)
 
     assert names(work) == ["cup", "", "", "", "", ""]

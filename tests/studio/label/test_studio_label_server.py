@@ -21,7 +21,7 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.browser import open_browsed, open_session
+from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
 
@@ -67,7 +67,7 @@ class Client:
 
 def running(store: EmbeddingStore) -> Iterator[Client]:
     config = LabelConfig(index=store.path, serve=True)
-    browsed = open_browsed(config, store)
+    browsed = open_browsed_store(config, store)
     made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
     listening = server_module.bound_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
@@ -267,7 +267,7 @@ def test_an_action_is_on_the_disk_when_it_is_answered_and_undone_by_its_number(i
 def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(index: Path, tmp_path: Path, photos: Path) -> None:
     store = open_store(index)
     for client in running(store):
-        browsed = open_browsed(LabelConfig(index=index, serve=True), store)
+        browsed = open_browsed_store(LabelConfig(index=index, serve=True), store)
         other = browsed.pictures.sha256.copy()
         other[5] = 0
         object.__setattr__(browsed.pictures, "sha256", other)

@@ -13,8 +13,8 @@ from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.errors import Mismatch, ResourceError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import BadStep
-from labelkit.studio.label.browser import open_browsed, open_session
+from labelkit.studio.label.actions import InvalidStep
+from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.session import Conflict, Session
@@ -34,7 +34,7 @@ def store(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
 
 def opened(store: EmbeddingStore, **options: Any) -> Session:
     config = LabelConfig(index=store.path, serve=True, **options)
-    return open_session(config, store, open_browsed(config, store).grouping)
+    return open_session(config, store, open_browsed_store(config, store).grouping)
 
 
 def act(session: Session, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
@@ -97,7 +97,7 @@ def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     act(session, {"do": "label", "rows": [5], "name": "dog"})
     session.undo(1, by="", client="a", seen=1)
 
-    with pytest.raises(BadStep, match="no action 1 that can be taken back"):
+    with pytest.raises(InvalidStep, match="no action 1 that can be taken back"):
         session.undo(1, by="", client="a", seen=2)
     session.undo(2, by="", client="a", seen=2)
     assert stored(store)[5] == "dog"

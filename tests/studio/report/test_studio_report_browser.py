@@ -56,7 +56,7 @@ def open_page(browser: Any, report: Path) -> Iterator[Any]:
         assert {url for url in one.asked if not url.startswith("data:image/webp")} == {report.as_uri()}
 
 
-def names_of(page: Any, where: str) -> list[str]:
+def lazy_getattr(page: Any, where: str) -> list[str]:
     return [str(name) for name in page.eval_on_selector_all(f"{where} .tile", "all => all.map(one => one.title)")]
 
 
@@ -78,9 +78,9 @@ def test_a_click_opens_a_group_and_a_tile_changes_the_neighbors(open_page: Any) 
     group = page.locator("details.group").first
     group.locator("summary").click()
     group.locator(".tile").nth(0).click()
-    first = names_of(page, "#panel")
+    first = lazy_getattr(page, "#panel")
     group.locator(".tile").nth(1).click()
-    second = names_of(page, "#panel")
+    second = lazy_getattr(page, "#panel")
 
     assert len(first) == len(second) == 12
     assert first != second
@@ -89,7 +89,7 @@ def test_a_click_opens_a_group_and_a_tile_changes_the_neighbors(open_page: Any) 
     page.locator("#panel .tile").first.click()
     assert page.locator("#panel-name").inner_text() == second[0]
     page.get_by_role("button", name="Back").click()
-    assert names_of(page, "#panel") == second
+    assert lazy_getattr(page, "#panel") == second
 
 
 def test_keys_open_a_group_walk_its_tiles_choose_and_close(open_page: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_name_is_found(open_page: Any) -> None:
     page.get_by_label("Find images by name").fill("ANT/0")
     page.locator("#find-count", has_text="10 found").wait_for()
 
-    assert names_of(page, "#find-tiles") == [f"ant/0{number}.png" for number in range(10)]
+    assert lazy_getattr(page, "#find-tiles") == [f"ant/0{number}.png" for number in range(10)]
 
 
 def test_parts_have_headings_names_and_captions(open_page: Any) -> None:

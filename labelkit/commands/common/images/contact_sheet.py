@@ -18,7 +18,7 @@ from labelkit.store.commit import commit_bytes
 
 
 def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
-    """Return a line without its middle, if it is too wide: its begin (a rank), and more of its end (a file name).
+    """Return a line with its middle cut out if it is too wide, keeping the start (a rank) and the end (a file name).
 
     Args:
         line: may hold anything; what cannot be printed becomes ``?``.
@@ -43,7 +43,7 @@ _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": 
 
 @dataclass(frozen=True)
 class Picture:
-    """One cell of a contact sheet.
+    """A cell of a contact sheet.
 
     Attributes:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.

@@ -46,7 +46,7 @@ _LINEAR_RANGE = 12
 def write_reliability_plot(
     path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage | None = None, *, title: str = ""
 ) -> Path:
-    """Draw confidence against accuracy and, if given, errors against coverage beside it.
+    """Draw confidence against accuracy and, if given, errors against coverage next to it.
 
     Args:
         path: PNG to write; an existing file is replaced.

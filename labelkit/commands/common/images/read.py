@@ -28,12 +28,12 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
         DatasetError: it does not exist or is no image.
     """
     if not is_there(path):
-        raise DatasetError(str(path), "does not exist", "Give an image file.")
+        raise DatasetError(str(path), "does not exist", "Pass an image file.")
     source = LimitedSource(FileSource(path.parent, (path.name,)), max_pixels)
     try:
         source.read(0).decode(3)
     except BadImage as error:
-        raise DatasetError(str(path), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
+        raise DatasetError(str(path), f"cannot be read as an image: {error}", "Pass a JPEG or PNG file.") from error
     return listing(path.name, path.parent, (path.name,), [None], [None], source)
 
 
@@ -52,8 +52,8 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
     if place is None:
         raise DatasetError(
             str(store.path),
-            "it is not known on this machine where its images are",
-            "Pass --dataset (and --data-root), or LABELKIT_CACHE as when it was made: the cache remembers.",
+            "the location of its images is not known on this machine",
+            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as it was then: that cache has the location.",
         )
     try:
         return load_dataset(place[0], data_root=place[1], **AS_EMBEDDED)
