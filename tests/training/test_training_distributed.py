@@ -34,5 +34,5 @@ def test_options_that_differ_between_processes_are_named_but_where_images_lie() 
     with pytest.raises(ConfigError, match="--k: is 10 in process 0, and 3 in process 2"):
         check_same_on_all(configs[0], lambda own: [texts[0], texts[1], changed])
     other = json.dumps({"command": ["match"], **configs[1].to_yaml_dict()})
-    with pytest.raises(ConfigError, match="process 0 runs retrieve, process 1 runs match"):
+    with pytest.raises(ConfigError, match="process 0 runs retrieve, but process 1 runs match"):
         check_same_on_all(configs[0], lambda own: [texts[0], other])

@@ -228,9 +228,10 @@ class DiscoveryMonitor(_CategoryMonitor):
         self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
         lasting = state.step - self._collapsed_since >= MIN_COLLAPSED_STEPS
         if self._collapsed_for >= self._patience and lasting:
+            used = int(metrics["used_clusters"])
             raise DivergenceError(
                 f"epoch {state.epoch}",
-                f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
+                f"training collapsed: {used} cluster{'' if used == 1 else 's'} in use and feature concentration "
                 f"{metrics['feature_concentration']:.6f} for {self._collapsed_for} evaluations in a row",
                 "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight; the last checkpoint is kept.",
             )

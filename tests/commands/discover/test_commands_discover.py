@@ -133,7 +133,7 @@ def test_the_head_of_a_trained_run_is_its_classifier(index: Path) -> None:
 def test_a_store_without_logits_has_no_head(make_store: Any) -> None:
     store = make_store(np.eye(3))
 
-    with pytest.raises(StoreError, match="is not there") as caught:
+    with pytest.raises(StoreError, match="is missing") as caught:
         discover_head(DiscoverHeadConfig(index=store.path))
 
     assert caught.value.where == f"{store.path}:/logits"

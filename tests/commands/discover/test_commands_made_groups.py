@@ -70,7 +70,7 @@ def test_fewer_classes_come_out_if_there_are_no_more_of_the_least_size(families:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"num_classes": 2}, "fewer than the 3 classes with labels"),
+        ({"num_classes": 2}, "less than the 3 classes with labels"),
         ({"num_classes": 200}, "200 classes, but"),
     ],
 )

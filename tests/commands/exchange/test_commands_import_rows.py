@@ -340,7 +340,7 @@ def test_a_file_that_is_empty_cut_off_or_another_is_refused(labelkit: Any, tmp_p
         path = tmp_path / f"x{suffix}"
         path.write_bytes(b"something else, longer than a header")
         assert message in refusal(labelkit, tmp_path, "--source", path)
-    assert "no such file" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
+    assert "does not exist" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
 
 
 def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:

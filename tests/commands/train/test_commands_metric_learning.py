@@ -70,7 +70,7 @@ def test_the_assembly_of_images_is_drawn_and_told(
         (("--holdout-classes", "half", "--holdout", "0.5"), 2, "exclude each other"),
         (("--holdout", "1.5"), 2, "must be > 0 and < 1"),
         (("--san-before", "block6"), 2, "no stage 'block6'"),
-        (("--batch-size", "16"), 2, "3 have labels"),
+        (("--batch-size", "16"), 2, "3 classes have labels"),
         (("--mode", "unsupervised", "--num-clusters", "25"), 2, "25 clusters for 24 images"),
         (("--label-split", "none"), 3, "0 classes have images"),
         (("--pretrained",), 2, "no published weights"),

@@ -85,11 +85,11 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
         (("--labels-from", "{run}", "--max-per-class", "11"), 3, "other images"),
         (("--labels-from", "{run}/none"), 3, "no checkpoint"),
         (("--num-clusters", "121"), 2, "121 clusters for 120 images"),
-        (("--eval-split", "train"), 2, "is trained on"),
+        (("--eval-split", "train"), 2, "is used for training"),
         (("--eval-split", "val"), 2, "no split"),
         (("--lr-drop-epochs", "2,1"), 2, "must be positive and increase"),
         (("--lr-drop-epochs", ""), 2, "step needs lr_drop_epochs"),
-        (("--split", "test", "--eval-split", "test"), 2, "is trained on"),
+        (("--split", "test", "--eval-split", "test"), 2, "is used for training"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

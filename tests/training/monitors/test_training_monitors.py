@@ -126,7 +126,7 @@ def test_a_collapse_ends_the_run_after_patience(predicted: list[int], features: 
     monitor = _monitor([0, 1], patience=3)
     for step in (0, 500):
         _measure(monitor, predicted, num_outputs=2, features=features, step=step)
-    with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* in 3 evaluations") as caught:
+    with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* for 3 evaluations") as caught:
         _measure(monitor, predicted, num_outputs=2, features=features, step=1000)
     assert caught.value.exit_code == 4
 
