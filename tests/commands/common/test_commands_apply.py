@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -96,14 +97,21 @@ class Listener(SilentProgress):
         self.warnings.append(text)
 
 
-def test_processes_embed_the_same_bytes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def apply_here(function: Any, items: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+    return ((item, function(item)) for item in items)
+
+
+@pytest.mark.parametrize("applied", [apply_here, pytest.param(apply, marks=pytest.mark.slow)])
+def test_processes_embed_the_same_bytes(
+    applied: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = Path(shutil.copytree(photos, tmp_path / "images"))
     for number in range(8):
         dark = np.linspace(0, 4095 + number, 64).astype(np.uint16).reshape(8, 8)
         Image.fromarray(dark).save(images / f"dark-{number}.png")  # of it next to nothing is left
     options = {"dataset": str(images), "backbone": "vit_nano_p8_32", "random_weights": True, "part_rows": 8}
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(embed, "apply", lambda *given, **named: calls.append(named) or apply(*given, **named))
+    monkeypatch.setattr(embed, "apply", lambda *given, **named: calls.append(named) or applied(*given, **named))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     said = {}
     for name, more in (("one", {"threads": 1}), ("two", {"processes": 2})):
