@@ -42,7 +42,7 @@ def attention_update(
     space: UpdateSpace = "key",
     w_k: Tensor | None = None,
 ) -> Tensor:
-    r"""Update the keys by one gradient step down the energies in the module's formula.
+    r"""Update the keys with one gradient-descent step on the energies in the module's formula.
 
     Args:
         keys: ``(b, h, t, d)`` float, t key tokens of h heads of width d.

@@ -62,7 +62,7 @@ def log_shares(shares: Doubles) -> Doubles:
 def stated(
     scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
 ) -> tuple[Doubles, Doubles, Ints]:
-    """Return each row's confidence, margin and runner-up group, at the temperature of its prediction."""
+    """Return each row's confidence, margin and runner-up group, by the temperature for its prediction."""
     confidence, margin = np.empty(len(named)), np.empty(len(named))
     runner_up = np.empty(len(named), dtype=np.int64)
     for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):

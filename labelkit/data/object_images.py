@@ -64,7 +64,7 @@ class ExamplePlan:
             raise DatasetError(
                 self.name,
                 f"the image has {width} x {height} pixels, its annotation says {self.size[1]} x {self.size[0]}",
-                "Boxes are in pixels of their image; was it resized or turned?",
+                "Boxes are in pixels of the image: check whether it was resized or rotated.",
             )
 
 

@@ -189,7 +189,8 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows are predictions of labelkit (kind known, new or unsure), not labels",
+            f"{guesses} of {len(rows)} rows were predicted by labelkit (kind known, new or unsure), so they are "
+            f"not labels",
             "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
             "corrected, with the columns path and label.",
         )
@@ -273,7 +274,9 @@ def _read_csv_rows(
             continue
         if len(fields) != len(header):
             faults.append(f"line {reader.line_num}: {len(fields)} fields, the header has {len(header)}")
-        elif not fields[at_path].strip() or "\0" in fields[at_path]:
+        elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
+            faults.append(f"line {reader.line_num}: a NUL character, as in a damaged file")
+        elif not fields[at_path].strip():
             faults.append(f"line {reader.line_num}: no path")
         else:
             split, file = ("" if at is None else fields[at].strip() for at in (at_split, at_file))

@@ -58,7 +58,7 @@ class InferenceNetwork(nn.Module, ABC):
         """Images (b, c, h, w) to embeddings (b, d), not normalized."""
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) to the features of each place (b, rows, cols, w), not normalized.
+        """Compute features of each position, (b, rows, cols, w), not normalized, from images (b, c, h, w).
 
         Args:
             images: prepared as for ``embed``; of another size where the network can take it.

@@ -67,7 +67,7 @@ class SideBySide(InferenceNetwork):
         }
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) in [0, 1] to unit embeddings side by side (b, d)."""
+        """Embed images (b, c, h, w) in [0, 1]; return the concatenated unit embeddings (b, d)."""
         rows = []
         for number, network in enumerate(self.members):
             size = network.input_spec.size

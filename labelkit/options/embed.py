@@ -180,6 +180,14 @@ class EmbedConfig(
         return self
 
     @model_validator(mode="after")
+    def _runs_here_or_on_a_cluster(self) -> EmbedConfig:
+        if self.ray_address is not None and self.processes != 1:
+            raise ValueError(
+                "--processes run on this machine, and a cluster of --ray-address has its own: leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image goes with --dense")

@@ -208,7 +208,9 @@ class TrainConfig(RunConfig):
         json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_epochs: tuple[int, ...] = Field(
-        (), description="The learning rate drops at the start of these epochs (step).", json_schema_extra=_OPTIMIZATION
+        (),
+        description="With --lr-schedule step: epochs at whose start the learning rate drops.",
+        json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_factor: float = Field(
         0.1,
@@ -280,7 +282,7 @@ class StepRunConfig(RunConfig):
         return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, and as many evaluations as before: some methods count in them."""
+        """Return a copy with fewer steps but as many evaluations, since some methods count in evaluations."""
         options = super().shortened(fraction)
         if fraction >= 1:
             return options

@@ -107,7 +107,7 @@ class Parts(Generic[Held]):
             # Another process published and removed the run folder while we waited for it.
 
     def check_plan(self) -> None:
-        """Reject to continue with a run of another plan, unless it is dropped.
+        """Refuse to continue with a run of another plan, unless it is dropped.
 
         Raises:
             Mismatch: the plan in the folder is not ours; names the keys.

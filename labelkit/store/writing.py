@@ -170,7 +170,7 @@ class EmbeddingRun:
         self.parts.commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
-        """Put the parts together; the store appears complete under its name, and the run folder goes.
+        """Combine the parts; the store appears complete under its name, and the run folder is deleted.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
         same bytes in a file of their own, and one of them comes first.

@@ -412,7 +412,7 @@ def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
 
 
 def check_weights(module: nn.Module, where: str) -> None:
-    """Reject to continue, and to save, with weights or running statistics that are not finite.
+    """Refuse to continue, and to save, with weights or running statistics that are not finite.
 
     Raises:
         DivergenceError: naming the first ones.

@@ -328,7 +328,7 @@ class Trainer:
         )
 
     def _check_sound(self) -> None:
-        """Reject to save what is not finite, so that the last checkpoint stays the good one."""
+        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 

@@ -53,6 +53,7 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
         ("\ufeff", "the file is empty"),
         ("path,label\na.png,-1\n", "no row has a label"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
+        ("path,label\na.png,c\0t\n", "line 2: a NUL character"),
     ],
 )
 def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -76,7 +76,7 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
 
 
 class SinkhornConfig(ClusterConfig):
-    """``labelkit cluster sinkhorn``."""
+    """Options for ``labelkit cluster sinkhorn``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
     constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}

@@ -6,8 +6,10 @@ dies costs the items that it had begun: others do them. What is applied does not
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +27,7 @@ Result = TypeVar("Result")
 #: Times in a row that processes may die without a single item done.
 _MOST_DEATHS = 3
 _RETRIES = 5
+_SECONDS_TO_CONNECT = 10
 
 
 def apply(
@@ -99,19 +102,38 @@ def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % count]
 
 
+def check_cluster(address: str) -> None:
+    """Check before any work that Ray is installed, and that something listens at its address.
+
+    Raises:
+        ConfigError: not so.
+    """
+    if importlib.util.find_spec("ray") is None:
+        remedy = 'Run `pip install "labelkit-images[ray]"`, here and on its nodes.'
+        raise ConfigError("--ray-address", "Ray is not installed", remedy)
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if port.isdecimal():  # Ray itself waits for minutes
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigError:
+    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
+    return ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy)
+
+
 def _on_ray(
     function: Callable[[Item], Result], items: Sequence[Item], address: str, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
-    try:
-        import ray
-    except ImportError as error:
-        remedy = 'Run `pip install "labelkit-images[ray]"`, here and on its nodes.'
-        raise ConfigError("--ray-address", "Ray is not installed", remedy) from error
+    check_cluster(address)
+    import ray
+
     try:
         ray.init(address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
-        raise ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy) from error
+        raise _no_cluster(address, error) from error
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         if gpus and not nodes:

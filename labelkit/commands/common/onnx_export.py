@@ -58,7 +58,7 @@ def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
     if record is not None and ("failed" in record or (folder / f"{name}.onnx").is_file()):
         return
     progress = current_progress()
-    progress.message(f"caching {model.name} as ONNX, once: later calls start without torch")
+    progress.message(f"caching {model.name} as ONNX (only once): later calls start without torch")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         content = onnx_bytes(network)

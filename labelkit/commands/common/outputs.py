@@ -76,7 +76,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Pass the name of a file.")
     if not is_hdf5 and path.suffix == ".h5":
-        raise ConfigError(option, f"{path} is named like a store", "Choose another name.")
+        raise ConfigError(option, f"{path} has the extension of a store", "Choose another name.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create it first.")
@@ -97,7 +97,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
-    """Reject to replace what is no earlier output of the same kind.
+    """Refuse to replace what is no earlier output of the same kind.
 
     Raises:
         ConfigError: it is an input, or something else.

@@ -44,7 +44,7 @@ class StoredPredictions:
     new_chance: NDArray[np.float64]
 
     def expected_right(self, kinds: Collection[str]) -> int | None:
-        """Return the expected number of correct labels of these kinds; ``None`` if unknown."""
+        """Return the expected number of correct predictions of the requested kinds; ``None`` if unknown."""
         if self.expected is None:
             return None
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))

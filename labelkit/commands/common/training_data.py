@@ -250,7 +250,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
         own = "drop"
         if dataset.given.any():
             current_progress().message(
-                f"labels from {config.labels}; folder names are not used as classes (--label-split given uses both)"
+                f"labels from {config.labels}; folder names are not used as classes (to use both: --label-split given)"
             )
     return listing_with_labels(dataset, config.labels, config.label_column, own=own)
 

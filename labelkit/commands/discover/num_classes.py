@@ -69,7 +69,7 @@ class NumClassesChoice:
         }
 
     def table(self) -> Table | None:
-        """Return a table of number and interval; ``None`` if the number was set or follows from the labels."""
+        """Return a table with the estimated number of classes and its interval; ``None`` if none was estimated."""
         choice = self.choice
         if len(choice.numbers) == 1:
             return None

@@ -85,7 +85,7 @@ def read_discovered_table(path: Path, generation: int | None = None) -> list[Dis
                 raise ValueError(f"score {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
-            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Write the table again.") from error
+            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Make it again.") from error
     if not found:
         raise DatasetError(where, "contains no images", "Pass a table with at least one.")
     known = sorted({number for number, _ in found})

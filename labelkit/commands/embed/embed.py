@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.commands.common.apply import apply
+from labelkit.commands.common.apply import apply, check_cluster
 from labelkit.commands.common.embed_images import Computing, choose_computing, onnx_network
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
@@ -61,6 +61,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         # known here, since sums depend on it: the same in all processes
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
+    if config.ray_address is not None:
+        check_cluster(config.ray_address)
     prepared = _prepare(config)
     if config.dry_run:
         return describe_plan(config, prepared)
@@ -202,6 +204,11 @@ def _embed_pending(work: _Work) -> int:
     config, embedded = work.config, 0
     if not parts:
         return 0
+    if config.processes > len(parts):
+        current_progress().message(
+            f"only {len(parts)} of {config.processes} processes have work, in parts of {work.run.plan.part_rows:,} "
+            "images: lower --part-rows"
+        )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
         if config.ray_address is None and min(config.processes, len(parts)) == 1:
             for part in parts:
@@ -506,6 +513,7 @@ def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
     started = time.perf_counter()
     _embed(plan, runtime, model, quick, dataset, draws, timed)
     seconds = (time.perf_counter() - started) / timed
+    at_once = min(config.processes, plan.num_parts)
     width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())
     values: dict[str, object] = {
@@ -518,7 +526,7 @@ def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
         "parameters": parameters,
         "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
         "memory_mib": round(runtime.peak_memory() / 2**20),
-        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
+        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60 / at_once, 2),
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
         "precision": computing.precision,

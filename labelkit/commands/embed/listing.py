@@ -90,7 +90,7 @@ def select_by_run_split(
 
 
 def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a data set is the one a run was trained on, evaluated by the images with labels."""
+    """Return whether a data set is the one a run was trained on, by its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them

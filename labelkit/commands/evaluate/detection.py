@@ -438,7 +438,7 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    select_by_label_split = (
+    shown = (
         "detector",
         "batch_size",
         "tune",
@@ -449,7 +449,7 @@ def _protocol(
         "samples_per_image",
     )
     return {
-        **{name: getattr(config, name) for name in (*select_by_label_split, "precision")},
+        **{name: getattr(config, name) for name in (*shown, "precision")},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,

@@ -128,7 +128,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         raise DatasetError(
-            config.dataset, "its images have at most one class", "Choose voc_2007_classes; else `evaluate linear`."
+            config.dataset, "its images have at most one class", "Choose voc_2007_classes, or use `evaluate linear`."
         )
     model = embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)

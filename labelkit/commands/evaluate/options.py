@@ -168,7 +168,9 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     seeds: int = Field(
         1, ge=1, le=100, description="With sgd and adamw: number of training runs, with seeds counting up from --seed."
     )
-    seed: int = Field(0, ge=0, description="Random seed of the sample order, --max-gallery, and the held-out fifth.")
+    seed: int = Field(
+        0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
+    )
 
     @field_validator("l2")
     @classmethod

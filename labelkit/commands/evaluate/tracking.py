@@ -68,7 +68,9 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
                 pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
-        raise ConfigError("--split", f"no video in {split} has an object and three frames", "Choose another split.")
+        raise ConfigError(
+            "--split", f"no video in {split} has an object and at least three frames", "Choose another split."
+        )
     region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
     values: dict[str, object] = {
         "measured": f"objects of {given.dataset.name}/{split}",

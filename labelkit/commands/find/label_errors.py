@@ -54,8 +54,8 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * judged:
         current_progress().warning(
-            f"{len(found)} of {judged} labels are doubtful: so many suggest poor embeddings or too few labels per "
-            "class, rather than wrong labels. Check only the first ones"
+            f"{len(found)} of {judged} labels are doubtful. Such a high number suggests poor embeddings or too "
+            f"few labels per class rather than wrong labels: check only the first ones"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [store.sample_ids[int(row)] for row in of_store]

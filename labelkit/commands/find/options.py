@@ -76,8 +76,8 @@ class FindNovelConfig(FindConfig):
     answer: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of discover answer whose labels and groups are used; default: the newest of answer, "
-        "answer-2, ...",
+        description="Result of `discover answer` to take labels and groups from; default: the newest (answer, "
+        "answer-2, ...).",
         json_schema_extra=option("Store", preset=False),
     )
     previous: Path | None = Field(

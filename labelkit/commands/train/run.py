@@ -191,7 +191,7 @@ def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: Run
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
-    """Reject to continue when images, labels or the split are no longer those of the run.
+    """Refuse to continue when images, labels or the split are no longer those of the run.
 
     Raises:
         CheckpointMismatch: naming the first thing that differs.

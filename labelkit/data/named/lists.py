@@ -87,7 +87,7 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List In-Shop: classes are items, those of training first; query and gallery have the same ones."""
+    """List In-Shop: each item is a class, training classes first; query and gallery share their classes."""
     path = _first_there(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the number of images, and the names of the columns

@@ -170,7 +170,7 @@ class DenseRankingLoss(nn.Module):
 
 
 class PrototypeEntropyLoss(nn.Module):
-    r"""Entropy of the softmax over images of the cosines of prototypes and images, over their number.
+    r"""Entropy of each prototype's softmax over images (of cosine similarities), divided by the number of images.
 
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)

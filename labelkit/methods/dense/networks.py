@@ -106,7 +106,7 @@ class TokenNetwork(BackboneNetwork):
                 raise ConfigError(
                     "--projector-dims",
                     f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
-                    "Pass its widths, or --projector-init scratch.",
+                    "Pass its widths with --projector-dims, or --projector-init scratch.",
                 )
         self.projector.load_state_dict(given)
 

@@ -252,7 +252,7 @@ class CoTAPConfig(SlowTargetConfig):
     num_neighbors: int = Field(
         10,
         ge=1,
-        description="Number of neighbors that an image is pulled toward (ours; not published).",
+        description="Number of neighbors that an image is pulled toward (our choice; not in the paper).",
         json_schema_extra=_NEIGHBORS,
     )
     neighbors: Path | None = Field(

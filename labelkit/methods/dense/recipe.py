@@ -68,7 +68,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     @classmethod
     def paces(cls, config: SlowTargetConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """One phase."""
+        """Return the pace of each phase; there is only one."""
         return (cosine_pace(config),)
 
     @classmethod

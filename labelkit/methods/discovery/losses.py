@@ -179,7 +179,7 @@ class AttentionPull(nn.Module):
 
 
 class DistributionAlignment(nn.Module):
-    r"""Cross-entropy against teacher targets whose class shares were moved to uniform.
+    r"""Cross-entropy against teacher targets whose class distribution is adjusted toward uniform.
 
     .. math::
         u = \text{softmax}(t / \tau_s), \quad

@@ -158,7 +158,7 @@ class DiscoveryNetwork(PairedNetwork):
         collect: dict[int, tuple[Tensor, Tensor]] | None = None,
         collect_blocks: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Two views of the same images to projections and logits of both.
+        """Map two views of the same images to projections and logits of each.
 
         Args:
             first: one view of each image, (b, c, h, w); after ``reuse_frozen``, what is kept of it.

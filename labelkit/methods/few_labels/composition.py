@@ -178,12 +178,12 @@ class ComposedNetwork(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """As the student's."""
+        """Return the input spec of the student."""
         return self.current.input_spec
 
     @property
     def embed_dim(self) -> int:
-        """As the student's."""
+        """Return the input spec of the student."""
         return self.current.embed_dim
 
     @property

@@ -150,7 +150,7 @@ class LabelGrowth(nn.Module):
         return labels
 
     def wanted(self, rows: NDArray[np.int64]) -> int:
-        """Images that the next discovery is to find among (m,) rows; 0: the generation is over."""
+        """Return how many images the next discovery should select from the (m,) rows; 0 ends the generation."""
         labels = self.labels()
         unlabeled = int((labels[rows] < 0).sum())
         return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)

@@ -281,7 +281,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return len(found.indices)
 
     def judged(self) -> Mapping[str, InferenceNetwork]:
-        """Student, average and master."""
+        """Return the networks to evaluate: student, average and master."""
         master = self.guide.master
         return {**super().judged(), **({} if master is None else {"master": master})}
 

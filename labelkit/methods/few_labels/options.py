@@ -327,7 +327,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     compose_at: Literal["last-stage", "pool"] = Field(
         "last-stage",
         description="Where to combine the three networks: before the last stage of the backbone, or at its "
-        "features (any backbone; the source names no layer).",
+        "output (any backbone; the paper names no layer).",
         json_schema_extra=_MASTER,
     )
     master_steps: int | None = Field(
@@ -355,7 +355,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     first_blocks: int = Field(
         30,
         ge=1,
-        description="Number of blocks before the first discovery (ours; not published).",
+        description="Number of blocks before the first discovery (our choice; not in the paper).",
         json_schema_extra=_GROWTH,
     )
     generation_blocks: int = Field(

@@ -65,7 +65,7 @@ FUSION_COUNT: Final = 3
 
 
 def growth_rules(config: SnowballConfig) -> GrowthRules:
-    """How far the labels grow."""
+    """Return the rules by which the number of labels grows."""
     return GrowthRules(GROWTH_FACTOR, config.cap, config.generations)
 
 

@@ -72,13 +72,14 @@ class SnowballConfig(
     later_steps: int | None = Field(
         None,
         ge=1,
-        description="Number of steps of each later phase; default: a third of --steps (ours; not published).",
+        description="Number of steps of each later phase; default: a third of --steps (our choice; not in the paper).",
         json_schema_extra=_OPTIMIZATION,
     )
     later_lr_ratio: float = Field(
         0.5,
         gt=0,
-        description="Ratio of the peak learning rate of later phases to that of the first (ours; not published).",
+        description="Ratio of the peak learning rate of later phases to that of the first (our choice; not in "
+        "the paper).",
         json_schema_extra=_OPTIMIZATION,
     )
 

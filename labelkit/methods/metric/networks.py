@@ -235,8 +235,8 @@ class MetricNetwork(BackboneNetwork):
         if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
             raise ConfigError(
                 "--san-before",
-                f"after {before} of {self.backbone.info.name} positions have no effect: an average over them "
-                "follows, which cancels any assembly",
+                f"after {before} of {self.backbone.info.name} positions no longer matter: they are averaged next, "
+                f"which cancels any assembly",
                 "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
             )
 

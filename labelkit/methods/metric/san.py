@@ -199,7 +199,7 @@ class SAN(MetricMethod[SANConfig]):
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """What the assembly does."""
+        """Log statistics of the assembly."""
         every = self.config.eval_every_epochs
         if self.network.assembly is None or ((state.epoch + 1) % every and state.epoch + 1 < self.config.epochs):
             return {}

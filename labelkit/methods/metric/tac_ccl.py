@@ -246,7 +246,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return {"matches": None if self.matched is None else self.matched.digest}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Reject to continue with other matches.
+        """Refuse to continue with other matches.
 
         Raises:
             CheckpointMismatch: they are not those of the run.

@@ -73,7 +73,7 @@ class TACCCLConfig(MetricLearningConfig):
     ccl_weight: float = Field(
         0.1,
         gt=0,
-        description="Weight of the contrastive clustering loss (ours; not published).",
+        description="Weight of the contrastive clustering loss (our choice; not in the paper).",
         json_schema_extra=_CENTERS,
     )
     ccl_start_epoch: int = Field(

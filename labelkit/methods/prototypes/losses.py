@@ -117,7 +117,7 @@ class UniformityLoss(nn.Module):
 
 
 def balancing_weights(counts: Tensor) -> Tensor:
-    """Return what each image of a class counts, so that all classes present count alike.
+    """Return the weight per image of each class, so that all classes present contribute equally.
 
     Args:
         counts: ``(c,)`` images of each class, of a batch over all processes or of the whole set.

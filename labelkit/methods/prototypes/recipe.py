@@ -86,7 +86,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         self._class_weights = ClassWeights(config, data, num_classes)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: one augmented view, every labeled image once."""
+        """Return a single phase: one augmented view, every labeled image once."""
         config, size, of_rows = self.config, self.network.input_spec.size, row_views(self.config, self.data)
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]

@@ -151,7 +151,7 @@ class Backbone(nn.Module):
         return features
 
     def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return what ``forward`` makes of images with this backbone, and their patch features, in one pass.
+        """Return the output of ``forward`` for images and their patch features, in a single pass.
 
         Args:
             images: as for ``forward`` of the backbone.

@@ -33,7 +33,7 @@ class Boxes:
 
 
 def voc_hits(truth: Boxes, found: Boxes) -> tuple[NDArray[np.bool_], int]:
-    """Match detections with true boxes, the surest first.
+    """Match detections to ground-truth boxes, most confident first.
 
     Each detection belongs to the true box of its image that it overlaps most. It is right where the IoU is 0.5 or more
     and no surer one has that box; one that belongs to a difficult box counts for nothing.

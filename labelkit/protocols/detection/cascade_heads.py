@@ -26,7 +26,7 @@ Targets = list[dict[str, Tensor]]
 
 
 class ClassAgnosticPredictor(nn.Module):
-    """Logits of classes, and one box for all of them.
+    """Predict class logits and a single box shared by all classes.
 
     Args:
         width: of the features, f.

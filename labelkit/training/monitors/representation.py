@@ -67,7 +67,7 @@ class RepresentationMonitor(Monitor):
 
     @classmethod
     def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
-        """Make the monitor that the options of a method ask for.
+        """Create the monitor that a method's options request.
 
         Args:
             inputs: rows, truth and held-out images.

@@ -14,7 +14,6 @@ from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
-from tests.tiers import quick_every
 
 CONFIGS = (KMeansConfig, SphericalKMeansConfig, SSKMeansConfig)
 
@@ -139,25 +138,6 @@ def test_rows_without_a_direction_are_named_where_direction_counts(make_store: A
     with pytest.raises(StoreError, match=r"1 embeddings are all zero .*0001\.png"):
         cluster_store(SphericalKMeansConfig(index=store.path, num_clusters=2))
     cluster_store(KMeansConfig(index=store.path, num_clusters=2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config_class", quick_every(3, CONFIGS))
-def test_an_odd_row_is_set_aside_and_joins_the_nearest_group(config_class: Any, make_store: Any) -> None:
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.repeat(np.eye(4)[:3] * 5, 10, axis=0) + rng.normal(0, 0.1, (30, 4)), [[2.0, 0, 0, 4]]])
-    labels, labeled = [0] * 10 + [1] * 10 + [2] * 11, [1] * 3 + [0] * 28
-    store = make_store(rows, labels=labels, labeled=labeled, old_classes=[1, 0, 0])
-
-    plain = cluster_store(config_class(index=store.path, num_clusters=4, result="plain")).to_json()
-    made = cluster_store(config_class(index=store.path, num_clusters=3, min_size=2)).to_json()
-
-    assert sorted(plain["sizes"]) == [1, 10, 10, 10]  # type: ignore[call-overload] # JSON
-    assert plain["set_aside"] == 0
-    assert sorted(made["sizes"]) == [10, 10, 11]  # type: ignore[call-overload] # JSON
-    ids = np.asarray(read_result(store, config_class.command[1]).arrays["cluster_ids"])
-    assert ids[30] == ids[0]
-    assert [len(set(ids[start : start + 10])) for start in (0, 10, 20)] == [1, 1, 1]
 
 
 # ---- bad input

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -71,10 +71,20 @@ def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch
 
 
 def test_without_ray_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"labelkit-images\[ray\]"):
         list(apply(abs, [1], processes=1, ray_address="local"))
+
+
+def test_a_cluster_that_is_not_there_is_told_before_any_work(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+    with pytest.raises(ConfigError, match=r"no Ray cluster at 127\.0\.0\.1:1 "):
+        embed.embed_images(EmbedConfig(dataset=str(photos), ray_address="127.0.0.1:1", out=tmp_path / "x.h5"))
+    assert not list(tmp_path.iterdir())
 
 
 class Listener(SilentProgress):
@@ -82,7 +92,11 @@ class Listener(SilentProgress):
 
     def __init__(self) -> None:
         self.done = 0
+        self.messages: list[str] = []
         self.warnings: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         return nullcontext(self)
@@ -114,12 +128,13 @@ def test_processes_embed_the_same_bytes(
     monkeypatch.setattr(embed, "apply", lambda *given, **named: calls.append(named) or applied(*given, **named))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     said = {}
-    for name, more in (("one", {"threads": 1}), ("two", {"processes": 2})):
+    for name, more in (("one", {"threads": 1}), ("two", {"processes": 9})):
         with use_progress(said.setdefault(name, Listener())):
             result = embed.embed_images(EmbedConfig(out=tmp_path / f"{name}.h5", batch_size=8, **options, **more))
         assert result.to_json()["images_per_second"] is not None
 
-    assert [call["processes"] for call in calls] == [2]
+    assert [call["processes"] for call in calls] == [9]
+    assert "only 7 of 9 processes have work, in parts of 8 images: lower --part-rows" in said["two"].messages
     assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
     assert (said["two"].done, said["two"].warnings) == (56, said["one"].warnings)
     assert said["one"].warnings

@@ -61,7 +61,7 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
     told = labelkit("retrieve", *words)
     again = labelkit("retrieve", *words, "--json")
 
-    assert f"extended the {kind} index by 300 rows" in told.err
+    assert f"extended the {kind} index by 300 embeddings" in told.err
     assert "extended by 300 rows" in told.out
     assert again.json["search"]["added_rows"] == 0
     # the index of what the store was before is no longer needed
