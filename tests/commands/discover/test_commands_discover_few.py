@@ -427,7 +427,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
         ("snowball", ["--count", "-3"], "count must be >= 0"),
         ("snowball", ["--count", "twice"], "count"),
-        ("snowball", ["--csv", "x.h5"], "is named like a store"),
+        ("snowball", ["--csv", "x.h5"], "has the extension of a store"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
         ("lmcs", ["--rounds", "0"], "must be >= 1"),
     ],
