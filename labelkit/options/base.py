@@ -285,6 +285,21 @@ def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
     return text
 
 
+def command_words(config: StageConfig) -> list[str]:
+    """Return the words after ``labelkit`` that run a command with the options that differ from the defaults."""
+    words = list(config.command)
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if not field.is_required() and value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+            continue
+        words += [] if field_extra(field, "positional") else [flag(name)]
+        words.append(value_text(value, longest=None))
+    return words
+
+
 def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
     """Return one pydantic error as words about the value: ``must be > 0``, ``not a whole number``."""
     kind, context = error["type"], error.get("ctx", {})

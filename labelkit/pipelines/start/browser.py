@@ -1,20 +1,24 @@
-"""``start --serve``: the tables, labeling in the browser, and the tables again with the labels from there."""
+"""``start --serve``: the tables, labeling in the browser, and the tables again with the labels from there.
+
+"Ask again" is a call of ``start`` in a process of its own, so that page and tables show the same predictions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from labelkit.commands.common.results import SimpleResult
-from labelkit.commands.table import all_commands
+from labelkit.options.base import command_words
 from labelkit.pipelines.start.given import GIVEN, WrittenLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import free_name, list_results
-from labelkit.studio.label.label import check_server, session_labels
+from labelkit.store.results import Result, free_name, list_results, read_result
+from labelkit.studio.label.asking import Asking
+from labelkit.studio.label.label import check_server, serve_labels, session_labels
 from labelkit.studio.label.options import LabelConfig
 
 _STEP = "labels of the browser"
@@ -50,22 +54,47 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
         own_labels=False,
     )
     noted = {"store": store.name, "session": label.result}
-    Record.read(folder).note(_STEP, "", {}, [], noted)
-    all_commands()[label.command].run(label)
-    # another call may have taken the labels that were there by then
-    Record.read(folder).note(_STEP, "", {}, [], noted)
+    # given.csv holds the labels of --labels by now
+    again = command_words(config.model_copy(update={"out": folder, "labels": None, "label_column": None}))
+
+    def predict(asking: Asking) -> Result:
+        _read_again(folder, noted)
+        asking.run_command(*again)
+        last = Record.read(folder).rounds[-1]
+        if last["store"] != store.name:
+            raise ValueError("photos were added, changed or removed: end this with Ctrl-C, and start again")
+        return read_result(asking.session.store, str(last["answer"] or last["groups"]))
+
+    _read_again(folder, noted)
+    serve_labels(label, predict)
+    _read_again(folder, noted)
     return once(config)
 
 
+def _read_again(folder: Path, noted: dict[str, Any]) -> None:
+    """Let the next call take the labels of a session, although another call may have taken those there were by then."""
+    record = Record.read(folder)
+    before = record.steps.get(_STEP, {}).get("values", {})
+    taken = before.get("taken", []) if noted.items() <= before.items() else []
+    record.note(_STEP, "", {}, [], {**noted, "taken": taken})
+
+
 def browser_labels(record: Record) -> list[WrittenLabel]:
-    """Return the labels of the last browser that no call has taken yet."""
+    """Return the labels of the last browser that no call has taken yet; the text of those taken back is empty."""
     noted = record.steps.get(_STEP, {}).get("values", {})
     store = record.path.with_name(str(noted.get("store")))
-    if not noted or not store.is_file() or noted["session"] not in list_results(open_store(store)):
+    if not noted or noted.get("done") or not store.is_file():
         return []
-    return [WrittenLabel(*one) for one in session_labels(open_store(store), noted["session"])]
+    if noted["session"] not in list_results(open_store(store)):
+        return []
+    labels = [WrittenLabel(*one) for one in session_labels(open_store(store), noted["session"])]
+    there = {(label.path, label.file) for label in labels}
+    gone = ((path, file) for path, file in noted.get("taken", []) if (path, file) not in there)
+    return [*labels, *(WrittenLabel(path, "", file) for path, file in gone)]
 
 
-def forget_browser(record: Record) -> None:
+def forget_browser(record: Record, labels: Sequence[WrittenLabel]) -> None:
     """Note that its labels are taken."""
-    record.steps.pop(_STEP, None)
+    if labels:
+        taken = [[label.path, label.file] for label in labels if label.text]
+        record.steps[_STEP]["values"] |= {"done": True, "taken": taken}

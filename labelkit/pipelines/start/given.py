@@ -92,7 +92,7 @@ def collect_labels(
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
-        browser: labels that were given in the browser.
+        browser: labels that were given in the browser; without a text, labels that were taken back there.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
     Raises:
@@ -109,7 +109,12 @@ def collect_labels(
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
     own = [*(folder / name for name in FILLED), folder / "the browser"]
-    filled.append(list(browser))
+    filled.append([label for label in browser if label.text])
+    if not tables.was_saved(GIVEN):
+        for label in browser:
+            gone = None if label.text else earlier.pop((label.path, label.file), None)
+            if gone is not None:
+                gone_from.setdefault(label.path, set()).add(gone.text)
 
     def take(table: Path, written: Sequence[WrittenLabel]) -> None:
         for new in written:

@@ -50,8 +50,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = Field(
         False,
-        description="Then label in the browser, and update all tables with these labels when labeling ends "
-        "(Ctrl-C). Needs starlette and uvicorn.",
+        description="Then label in the browser. \"Ask again\" there, and Ctrl-C at the end, update all tables. Needs "
+        "starlette and uvicorn.",
         json_schema_extra=option("Labels", preset=False),
     )
     seed: int = Field(0, ge=0, description="Random seed of all steps.", json_schema_extra=option("Run"))

@@ -28,7 +28,7 @@ from labelkit.data.path_rule import escaped_path
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
-from labelkit.options.base import StageConfig, flag, value_text
+from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.browser import browser_labels, forget_browser, start_in_browser
 from labelkit.pipelines.start.given import (
@@ -151,6 +151,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
+    browser = browser_labels(record)
     known = collect_labels(
         tables,
         config.labels or (),
@@ -159,7 +160,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         stores,
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
-        browser=browser_labels(record),
+        browser=browser,
         is_same=is_same,
     )
     labels = known.placed
@@ -194,7 +195,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.left = known.left
     record.write()
     _write_labels(tables, dataset, known)
-    forget_browser(record)
+    forget_browser(record, browser)
     record.write()
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
@@ -528,17 +529,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
 
 def command_line(config: StageConfig) -> str:
     """Return the command that does a step, with the options that differ from the defaults."""
-    words = ["labelkit", *config.command]
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if not field.is_required() and value == field.get_default(call_default_factory=True):
-            continue
-        if isinstance(value, bool):
-            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
-        else:
-            text = value_text(value, longest=None)
-            words += [flag(name), f"'{text}'" if " " in text else text]
-    return " ".join(words)
+    return " ".join(f"'{word}'" if " " in word else word for word in ("labelkit", *command_words(config)))
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,14 @@ class Asking:
     Args:
         session: whose labels are learned from, and whose groups change.
         browsed: what pages are shown; gets the new confidences.
+        predict: returns the new predictions, in place of ``discover categories`` and ``discover answer`` here; runs its
+            commands by ``run_command``.
     """
 
-    def __init__(self, session: Session, browsed: BrowsedStore) -> None:
-        self.session, self.browsed = session, browsed
+    def __init__(
+        self, session: Session, browsed: BrowsedStore, predict: Callable[[Asking], Result] | None = None
+    ) -> None:
+        self.session, self.browsed, self.predict = session, browsed, predict
         self.asked = Asked()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -137,8 +142,11 @@ class Asking:
 
     def _run(self, learned: NDArray[np.int64], by: str, client: str) -> None:
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                result = self._answer(Path(folder) / "labels.csv", learned)
+            if self.predict is not None:
+                result = self.predict(self)
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    result = self._answer(Path(folder) / "labels.csv", learned)
             changed = self._take_in(result, by=by, client=client)
             self.asked = replace(self.asked, state="done", step="", changed=changed)
         except (LabelkitError, OSError, ValueError) as error:
@@ -155,12 +163,12 @@ class Asking:
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
         earlier = self._earlier_groups()
         previous = [] if earlier is None else ["--previous", str(store.path), "--previous-result", earlier]
-        self._command("discover", "categories", *shared, "--result", groups, *previous)
+        self.run_command("discover", "categories", *shared, "--result", groups, *previous)
         counts = np.bincount(learned[learned >= 0])
         if counts.max() < 2:
             return read_result(store, groups)
         self.asked = replace(self.asked, step="answering")
-        self._command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
+        self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
         return read_result(store, answer)
 
     def _earlier_groups(self) -> str | None:
@@ -171,20 +179,22 @@ class Asking:
         name = str(grouping.result.params.get("grouping", grouping.result.name))
         return name if name in list_results(self.session.store) else None
 
-    def _command(self, *words: str) -> None:
-        """Run a command of labelkit in a process of its own.
+    def run_command(self, *words: str) -> dict[str, Any]:
+        """Run a command of labelkit in a process of its own; return what it prints as JSON.
 
         Raises:
             ValueError: it failed; the text is its message.
         """
         command = [sys.executable, "-m", "labelkit", *words, "--json"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
         if self._stopped:
             self._process.kill()
         told, problem = self._process.communicate()
         if self._process.returncode:
             raise ValueError(problem.strip()[-_LAST_WORDS:] or f"ended with {self._process.returncode}")
-        json.loads(told)
+        values: dict[str, Any] = json.loads(told)
+        return values
 
     def _take_in(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)

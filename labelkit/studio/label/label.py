@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import locked, remove_leftovers
-from labelkit.store.results import list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import labels_to_learn
+from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
+from labelkit.studio.label.actions import labels_to_learn, touched
+from labelkit.studio.label.asking import Asking
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, add_labels, beginning
@@ -169,8 +171,12 @@ def check_server() -> None:
             raise ConfigError("--serve", problem, "pip install starlette uvicorn.")
 
 
-def serve_labels(config: LabelConfig) -> SimpleResult:
+def serve_labels(config: LabelConfig, predict: Callable[[Asking], Result] | None = None) -> SimpleResult:
     """Let people label in the browser.
+
+    Args:
+        config: of the command.
+        predict: what "Ask again" does; see :class:`~labelkit.studio.label.asking.Asking`.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -187,7 +193,7 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         _hold(held, results_folder(store.path))
         browsed = open_browsed_store(config, store)
         session = open_session(config, store, browsed.grouping)
-        server = LabelServer(session, browsed, by=config.by)
+        server = LabelServer(session, browsed, by=config.by, predict=predict)
         progress = current_progress()
 
         def say(link: str) -> None:
@@ -205,9 +211,10 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
 
 
 def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str]]:
-    """Return path, label, and SHA-256 in hex of the images that a session labeled.
+    """Return path, label, and SHA-256 in hex of the images that a session labeled, or took the label from.
 
-    They are those of single images, and of the most typical images of named groups.
+    They are those of single images, and of the most typical images of named groups. The label of an image that was
+    labeled or rejected and has no label now is empty.
 
     Args:
         store: of the session.
@@ -216,11 +223,16 @@ def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str
     Raises:
         StoreError: there is no such session, or it cannot be used.
     """
-    work = continued(store, read_result(store, name)).work
+    session = continued(store, read_result(store, name))
+    work = session.work
     learned = labels_to_learn(work, choose_images(store, store.n, 0).features)
+    rows, _ = touched([step for done in session.log for step in done.steps if step.do in ("label", "reject")])
+    listed = learned >= 0
+    listed[sorted(rows)] = True
+    names = [*work.classes, ""]  # -1: none
     return [
-        (escaped_path(store.sample_ids[row]), work.classes[int(learned[row])], store.sha256[row].tobytes().hex())
-        for row in np.flatnonzero(learned >= 0).tolist()
+        (escaped_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
+        for row in np.flatnonzero(listed).tolist()
     ]
 
 

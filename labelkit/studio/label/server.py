@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
+from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStep
 from labelkit.studio.label.asking import Asking
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
@@ -172,11 +173,19 @@ class LabelServer:
         session: where actions go.
         browsed: what is shown.
         by: who labels.
+        predict: see :class:`~labelkit.studio.label.asking.Asking`.
     """
 
-    def __init__(self, session: Session, browsed: BrowsedStore, *, by: str = "") -> None:
+    def __init__(
+        self,
+        session: Session,
+        browsed: BrowsedStore,
+        *,
+        by: str = "",
+        predict: Callable[[Asking], Result] | None = None,
+    ) -> None:
         self.session, self.browsed, self.by = session, browsed, by
-        self.asking = Asking(session, browsed)
+        self.asking = Asking(session, browsed, predict)
         self._page, self._policy = render_label_page(browsed.store.path.name)
         self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.picture(row, THUMBNAIL))
         self._data = threading.Lock()

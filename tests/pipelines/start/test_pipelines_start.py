@@ -27,7 +27,7 @@ from labelkit.pipelines.start.run import start
 from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import locked
-from labelkit.store.results import read_result
+from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import Step
 from labelkit.studio.report.options import ReportConfig
 from PIL import Image
@@ -1126,6 +1126,46 @@ def test_without_weights_it_names_its_own_options_alone(
     said = capsys.readouterr().err.partition("error: ")[2]
     assert "--backbone pixels" in said
     assert set(re.findall(r"--[a-z][a-z-]+", said)) <= {"--backbone"}
+
+
+def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_from_them(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4)
+    folder = tmp_path / "photos-labeled"
+    own = write_labels(tmp_path / "mine, too.csv", [0, 1, 3, 4])
+    shown: list[dict[str, str]] = []
+
+    def label(server: Any, *_: object, **__: object) -> None:
+        def act(**step: Any) -> int:
+            done = server.session.act_on("label", lambda work: [Step("label", **step)], by="", client="")
+            return int(done.round)
+
+        def ask() -> None:
+            result = server.asking.predict(server.asking)
+            assert result.name in list_results(server.session.store)
+            shown.append(labels_in(folder / "given.csv"))
+            shown.append({path: row["label"] for path, row in table(folder).items() if row["kind"] == "given"})
+
+        act(rows=(0,), name=None)  # the wish of the browser counts more than the table that is passed again
+        first = act(rows=(2, 5), name="blue")
+        ask()
+        server.session.undo(first, by="", client="", seen=server.session.round)
+        act(rows=(8,), name="blue")
+        add_photos(photos, range(30, 32), seed=2)
+        with pytest.raises(ValueError, match="photos were added"):
+            ask()
+        shown.append(labels_in(folder / "given.csv"))
+
+    monkeypatch.setattr("labelkit.studio.label.server.serve", label)
+    monkeypatch.setattr("labelkit.studio.label.asking.Asking.run_command", lambda self, *words: main([*words]))
+
+    run(photos, labels=[own], num_classes=3, serve=True)
+
+    given = {f"{i:03d}.png": color(f"{i:03d}.png") for i in (1, 3, 4)}
+    asked = given | dict.fromkeys(("002.png", "005.png"), "blue")
+    assert shown == [asked, asked, given | {"008.png": "blue"}]
+    assert labels_in(folder / "given.csv") == given | {"008.png": "blue"}
 
 
 def test_labels_of_the_browser_end_in_all_tables(
