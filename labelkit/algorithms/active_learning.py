@@ -79,7 +79,7 @@ class Candidates:
         self.open = np.ones(len(self._near), dtype=bool)
 
     def exclude_near(self, distances: NDArray[np.float64]) -> None:
-        """Exclude samples whose squared distance (n,) to a chosen sample is so small that they are near-duplicates."""
+        """Exclude near-duplicates of chosen samples, given the squared distances (n,) to the chosen samples."""
         self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
@@ -287,7 +287,7 @@ class _Gain:
         return found
 
     def rounding_error(self, rows: Rows) -> NDArray[np.float64]:
-        """Bound the error of ``approximate`` (n,): k units of rounding of both lengths, for sums of k in any order."""
+        """Bound the error of ``approximate`` (n,) by k rounding units of both lengths, for sums of k in any order."""
         unit = (min(rows.shape[1], _SUMMED) + 2) * float(np.finfo(np.float32).eps)
         found: NDArray[np.float64] = unit * np.sqrt(_squares(rows)) * float(np.sqrt(self._squares) @ self._amounts)
         return found

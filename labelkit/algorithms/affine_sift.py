@@ -149,7 +149,9 @@ def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
 
 
 def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
-    """Match keypoints, at most one per 4 x 4 pixels of the first image; return pairs of indices (m, 2), best first.
+    """Match the keypoints of two images and return index pairs (m, 2), best first, at most one per 4 x 4 pixels.
+
+    The pixels are those of the first image.
 
     Args:
         first: keypoints of the first image.

@@ -76,7 +76,7 @@ class AnswerRule:
     rows: NDArray[np.int64] | None = None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays of the rule, keyed by the names under which a result stores them."""
+        """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
@@ -121,7 +121,7 @@ class AnswerRule:
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
-        """Compute group probabilities (m, k) from scaled features (m, d) alone; rows sum to at most 1."""
+        """Compute group probabilities (m, k) of scaled features (m, d) without neighbors. Rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
         if self.classifier is None:
@@ -135,7 +135,7 @@ class AnswerRule:
         return found
 
     def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
-        """Compute group probabilities (m, k) from scaled features (m, d) and near neighbors; rows sum to 1.
+        """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors. Rows sum to 1.
 
         Args:
             features: of images that are not stored rows.
@@ -148,7 +148,7 @@ class AnswerRule:
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
     def mean_shares(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
-        """Average the group probabilities (m, k) of near stored images by cosine weight; zeros where none is near.
+        """Average the group probabilities (m, k) of the nearest stored images by cosine weight, 0 where none is near.
 
         Args:
             cosines: (m, b) to these rows.
@@ -177,7 +177,7 @@ class AnswerRule:
         return replace(found, confidence=unknown, margin=unknown)
 
     def predict_shares(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
-        """Compute group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`; rows sum to 1."""
+        """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
         lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), _LEAST)
         features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
         return self.blend_neighbors(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)

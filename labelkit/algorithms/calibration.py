@@ -25,7 +25,7 @@ _GRID = 61
 
 @dataclass(frozen=True, slots=True)
 class NamedProbability:
-    """Probability of the predicted column of each sample, with margin and runner-up.
+    """Probability of a given column for each sample, with margin and runner-up.
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the named column.

@@ -319,7 +319,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Run:
-        """Run restarts from draws (restarts, new clusters), then from means where these fail; return the best run."""
+        """Return the best of restarts from draws (restarts, new clusters) and, where these fail, from class means."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # asked of every restart, not of the best: more restarts must never leave out what fewer make

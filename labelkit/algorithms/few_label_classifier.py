@@ -68,7 +68,7 @@ class RowClassifier:
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
     def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
-        """Compute the class probabilities (n, c) from the classifier alone; rows sum to 1.
+        """Compute class probabilities (n, c) with the classifier alone. Rows sum to 1.
 
         Args:
             labels: (n,), -1 = none; every class has one.
@@ -133,7 +133,7 @@ class RowClassifier:
         group_ids: Ints | None = None,
         class_of_group: Ints | None = None,
     ) -> Doubles:
-        """Compute the class or group probabilities (n, k) of all samples; rows sum to 1.
+        """Compute class or group probabilities (n, k) of all samples. Rows sum to 1.
 
         Args:
             labels: (n,), -1 = none.
@@ -163,7 +163,9 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
 
 
 def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Cross-validate all labels but single ones, and return which are predicted correctly, (m,) bool.
+    """Cross-validate the labels and return which are predicted correctly, (m,) bool.
+
+    Single labels of a class are left out.
 
     Args:
         judge: the rows.

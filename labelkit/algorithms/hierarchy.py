@@ -90,7 +90,7 @@ class ClassSpace:
 
 
 def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
-    """Fit the projection that separates classes, from samples and the labels that are known.
+    """Fit the projection that separates classes, from samples and their known labels.
 
     Args:
         rows: (n, d), n >= 1.

@@ -240,7 +240,7 @@ def rescore(
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Compute the exact nearness of candidates, and return the k nearest (q, k) with their indices (q, k).
+    """Compute the exact scores of candidates, and return the k best (q, k) with their indices (q, k). Larger is nearer.
 
     Args:
         asked: (q, d).

@@ -57,7 +57,7 @@ def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floati
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the rank of each value as a fraction in ``[0, 1]``, (n,) float64; ties share their mean rank."""
+    """Compute the rank of each value as a fraction in ``[0, 1]``, (n,) float64, where ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     upto = np.cumsum(counts)
     return np.asarray((upto - (counts + 1) / 2)[place] / max(1, len(values) - 1))

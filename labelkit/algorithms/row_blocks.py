@@ -158,7 +158,7 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and return it as contiguous float32, or float64 if it is; copied only if needed.
+    """Check an array and return it as contiguous float32, or float64 if it is, copied only if needed.
 
     Rows to be read in blocks stay where they are.
 

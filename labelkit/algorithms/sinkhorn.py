@@ -264,7 +264,7 @@ class _SemiDual:
             self._kernel = torch.empty((self._num_rows, k), dtype=dtype, device=self._device)
 
     def sharpen(self, lam: float, max_passes: int) -> None:
-        """Set a new sharpness and the number of passes left; passes are counted in total."""
+        """Set a new sharpness and the number of passes left of the total."""
         self._lam, self.passes_left = lam, max_passes - self.num_passes
         self._origin: Tensor | None = None
         self.best = None
@@ -482,7 +482,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Assign larger prior shares to larger clusters; ties keep the order of the ids.
+    """Assign larger prior shares to larger clusters, where ties keep the order of the ids.
 
     Which cluster is which is arbitrary, so an unequal prior would inflate some cluster for nothing. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.

@@ -79,7 +79,7 @@ class UnlabeledGroups:
     chance: float
 
     def best(self, *, some: bool = False) -> int:
-        """Return the best number of groups without a label, 0 if there is no sign of any.
+        """Return the best number of groups without a label, 0 if the evidence for any is too weak.
 
         Args:
             some: there are some; 0 only if no other number was looked at.
@@ -92,7 +92,7 @@ class UnlabeledGroups:
         return self.numbers[1 + int(ahead.argmax())] if some or found else 0
 
     def plausible_range(self, number: int) -> tuple[int, int]:
-        """Return the range of numbers whose expected accuracy is at most two standard errors below this one's."""
+        """Return the range of numbers whose expected accuracy is at most two standard errors below the given one's."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
         found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]

@@ -141,7 +141,7 @@ class TarSource:
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
+        """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
         archive, begin, size = self.places[index].tolist()
         path = self.paths[archive]
         if size > MAX_FILE_BYTES:

@@ -564,7 +564,7 @@ _MEANINGLESS: Final = -1
 
 
 def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
-    """Build a table (256,) from pixel value to class, -1 = not a class; 255 is ``IGNORE`` by default."""
+    """Build the (256,) table from pixel value to class, with -1 for no class and 255 for ``IGNORE`` by default."""
     table = np.full(256, _MEANINGLESS, dtype=np.int16)
     table[IGNORE] = IGNORE
     for value, label in meaning.items():

@@ -91,7 +91,7 @@ _open_lock = threading.Lock()
 
 
 class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
-    """Raised if a file cannot be decoded as an image; ``reason`` says why in a few words."""
+    """Exception for a file that cannot be decoded as an image, with a short ``reason``."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -99,7 +99,7 @@ class BadImage(Exception):  # noqa: N818 - a finding about one file, not an erro
 
 
 def image_suffixes() -> frozenset[str]:
-    """Return the file suffixes of supported image formats, in lower case, with HEIC only if pillow-heif is there."""
+    """Return the supported image file suffixes in lower case, including HEIC only if pillow-heif is installed."""
     return IMAGE_SUFFIXES | HEIF_SUFFIXES if find_spec("pillow_heif") is not None else IMAGE_SUFFIXES
 
 

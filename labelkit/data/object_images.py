@@ -47,7 +47,7 @@ class ExamplePlan:
 
     @classmethod
     def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
-        """Plan to read an image of a data set that has boxes."""
+        """Create the plan to read one image of a data set with boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
         name = sample_id if dataset.root is None else str(dataset.root / sample_id)

@@ -105,7 +105,7 @@ def find_paths(
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:
-    """Return a hint in brackets on which image an unknown path may mean; empty if none is similar."""
+    """Return a hint in brackets on which image an unknown path may mean, or "" if none is similar."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MOST_COMPARED:
@@ -137,7 +137,7 @@ class _Ids:
                 by_base[written.rsplit("/", 1)[-1]].append((written, place))
 
     def named(self, path: str) -> list[int]:
-        """Return the positions of the images with this id; several if ids differ by suffix or Unicode form."""
+        """Return the positions of all images whose id is this path, up to suffix and Unicode form."""
         place = self._exact.get(path)
         if place is not None:
             return [place]
@@ -162,7 +162,7 @@ class _Ids:
         return found or [place for name, place in self._by_stem_base.get(base, ()) if name.endswith("/" + key)]
 
     def moved(self, path: str) -> dict[str, int]:
-        """Return the image for each prefix of an absolute path that may be the data folder on another machine."""
+        """Return the candidate images for an absolute path from another machine, by the folder before their id."""
         parts = _key(path).split("/")
         if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
             return {}

@@ -113,7 +113,7 @@ class RemoteSource:
     files: tuple[RemoteFile, ...]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
+        """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
         file = self.files[index]
         if file.size > MAX_FILE_BYTES:
             raise BadImage(f"file of {file.size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")

@@ -25,7 +25,7 @@ class Sampler(Protocol):
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch of the phase, counted from 0, in order; equal on every process."""
+        """Return the row indices drawn in an epoch of the phase, from 0, in order, the same on every process."""
         ...
 
 

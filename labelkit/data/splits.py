@@ -200,7 +200,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
 
 
 def class_halves_split(classes: Classes) -> LabelSplit:
-    """Label the first half of the classes, for metric learning, which is tested on the second half.
+    """Label the first half of the classes, as in metric learning, which tests on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
 

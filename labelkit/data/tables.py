@@ -318,7 +318,7 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
 
 
 def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Find the column of labels in a header; without one, return an empty name and the reason.
+    """Find the column of labels in a header, or return an empty name and the reason if there is none.
 
     Args:
         header: names of all columns.
@@ -347,17 +347,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a path exists, and False for impossible names such as one too long."""
+    """Return whether a path exists, which is False for impossible names such as one too long."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is an existing folder, and False for impossible names."""
+    """Return whether a path is an existing folder, which is False for impossible names."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is an existing regular file, and False for impossible names."""
+    """Return whether a path is an existing regular file, which is False for impossible names."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 

@@ -46,7 +46,7 @@ _FEW_IMAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Instructions for a worker to read one batch; they are self-contained, since workers have no state."""
+    """Self-contained instructions for a worker, which has no state, to read one batch."""
 
     rows: NDArray[np.int64]
     draws: Draws
@@ -279,7 +279,7 @@ def _begin_worker(worker: int) -> None:
 
 
 class Reader:
-    """Reader that runs plans in worker processes, or in one thread of this process without any."""
+    """Reader that runs plans in worker processes, or in a thread of this process if there are none."""
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False

@@ -152,7 +152,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """Entry of one image in the official list of a data set; label -1 = none."""
+    """Entry of one image in the official list of a data set, with label -1 for none."""
 
     sample_id: str
     label: int
@@ -385,7 +385,7 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
 
 
 def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> str:
-    """Describe expected and found numbers of images, as ``train: expected 5,994 images, found 12; test: ...``."""
+    """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
     )

@@ -73,7 +73,7 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Stanford Online Products, with disjoint training and test classes: the number in the lists minus 1."""
+    """List Stanford Online Products, with classes numbered from 0 as in its lists and disjoint between splits."""
     rows: list[Listed] = []
     kinds: dict[int, str] = {}
     for split, (name,) in enumerate(spec.needs):
@@ -87,7 +87,7 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List In-Shop with each item as a class, training classes first; query and gallery share their classes."""
+    """List In-Shop with each item as a class, training classes first, then those that query and gallery share."""
     path = _first_there(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the number of images, and the names of the columns
@@ -151,7 +151,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-200 (Tiny ImageNet), with sorted WordNet ids as classes and without its unlabeled test images.
+    """List ImageNet-200 (Tiny ImageNet), with sorted WordNet ids as classes, omitting its unlabeled test images.
 
     Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish the draw.
     ``--pool-splits --holdout 0.0909090909`` makes one, 50 of each class; else its own validation images, as many, are
@@ -181,7 +181,7 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-LT, the long-tailed ImageNet-1k, by its own lists of files in the ImageNet-1k folders."""
+    """List ImageNet-LT, the long-tailed ImageNet-1k, from its own file lists and the ImageNet-1k folders."""
     names = benchmark_classes(spec.name).folder_names
     rows = []
     for split, (file,) in enumerate(spec.needs):

@@ -113,7 +113,7 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List COCO-Stuff with its 27 supercategories; pixels hold the label number minus 1, 255 is ignored."""
+    """List COCO-Stuff with its 27 supercategories, read from masks of label numbers minus 1, ignoring 255."""
     images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
     meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
     return _with_masks(spec, root, images, _annotation_of, meaning, COCO_STUFF_CLASSES)

@@ -77,7 +77,7 @@ def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 
 def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the training view of SimGCD's code: resize, random crop, mirror; its color jitter is the identity."""
+    """Return the training view of SimGCD's code: resize, random crop and flip, as its color jitter has no effect."""
     hflip = 0.0 if chiral or domain == "digits" else 0.5
     return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
 

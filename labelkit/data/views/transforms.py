@@ -155,7 +155,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
 
 
 def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
-    """Apply jitter, brightness, gray, blur and solarize with random numbers of each sample.
+    """Apply jitter, brightness, gray, blur and solarize independently to each sample.
 
     Args:
         images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
