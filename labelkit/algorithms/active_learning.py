@@ -214,10 +214,10 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose samples greedily to minimize :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`.
+    r"""Choose samples greedily to minimize the weighted squared distances of all samples to the nearest chosen one.
 
-    Before there is any chosen or labeled row, every distance counts as the largest possible, so that the first choice
-    is the weighted medoid.
+    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Before there is any chosen or labeled row, every
+    distance counts as the largest possible, so that the first choice is the weighted medoid.
 
     Args:
         rows: (n, d).

@@ -172,7 +172,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
 def look_up(
     maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
-    """Sample maps of second views at the positions of the cells of first views.
+    """Sample maps of second views at the cell centers of first views, by the homographies between them.
 
     Args:
         maps: ``(b, c, h, w)`` float, of the second views; gets gradients.

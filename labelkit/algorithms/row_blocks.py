@@ -66,14 +66,14 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """Compute the row lengths (n,) to divide by for unit rows, with 1 for rows of zeros."""
+        """Compute the row lengths (n,) as divisors to unit length, with 1 for rows of zeros."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
     def divided(self, divisors: Floats) -> StoredRows:
-        """Return a view whose rows are each divided by a number, (n,), in its precision.
+        """Return a view with each row divided by its divisor (n,), in the precision of the divisor.
 
         Raises:
             ValueError: they are moved already.
@@ -97,7 +97,7 @@ class StoredRows:
         return found
 
     def read(self, *, in_blocks: bool) -> StoredRows:
-        """Return a view of the same rows that algorithms read in blocks or copy."""
+        """Return a view of the same rows with another reading mode: in blocks, or copied into memory."""
         found = StoredRows(self._source, self._chosen, in_blocks=in_blocks)
         found._divisors, found._offset = self._divisors, self._offset
         return found
@@ -158,7 +158,7 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and return it as contiguous float32, or float64 if it is, copied only if needed.
+    """Check an array and convert it to contiguous float32, keeping float64, with a copy only if needed.
 
     Rows to be read in blocks stay where they are.
 

@@ -34,7 +34,7 @@ class ViewGeometry:
 
     @property
     def on_host(self) -> Tensor:
-        """Return the matrices on the CPU."""
+        """Return the matrices of the views as a CPU tensor."""
         return self.matrices.cpu() if self.host is None else torch.from_numpy(self.host)
 
 
@@ -79,7 +79,7 @@ class Batch:
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
     def places(self, chosen: NDArray[np.bool_]) -> Tensor:
-        """Return the indices where a CPU mask is true, (m,) int64 on the device of the batch."""
+        """Return the indices of a CPU mask's true entries, (m,) int64 on the device of the batch."""
         return send(np.flatnonzero(chosen), self.labels.device)
 
     @property

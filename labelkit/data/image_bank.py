@@ -426,7 +426,7 @@ class RowBank(ImageBank):
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return one augmented (b, d) tensor for each view, and no geometry."""
+        """Return one augmented tensor (b, d) for each view, with an empty tuple in place of the geometry."""
         plain = self.gather(rows)
         made = []
         # views of a step that are stored differ from each other, as long as there are enough

@@ -162,7 +162,7 @@ class _Ids:
         return found or [place for name, place in self._by_stem_base.get(base, ()) if name.endswith("/" + key)]
 
     def moved(self, path: str) -> dict[str, int]:
-        """Return the candidate images for an absolute path from another machine, by the folder before their id."""
+        """Return the images whose id ends an absolute path, maybe of another machine, by the folder before it."""
         parts = _key(path).split("/")
         if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
             return {}

@@ -59,7 +59,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Last part of the path."""
+        """Name of the file, the last part of its path."""
         return PurePosixPath(self.path).name
 
     @property

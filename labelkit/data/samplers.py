@@ -25,7 +25,7 @@ class Sampler(Protocol):
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch of the phase, from 0, in order, the same on every process."""
+        """Return the row indices drawn in an epoch, in order, equal on every process. Epochs count from 0 per phase."""
         ...
 
 
@@ -211,7 +211,7 @@ class ClassBalancedSampler:
         self._batches = balanced_draws(len(self._pool), batch_size) // batch_size
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels to draw by from the next epoch on, keeping rows and the length of an epoch.
+        """Replace the labels to draw by from the next epoch on, keeping the rows and the epoch length.
 
         Args:
             labels: (n,) int64, -1 = not drawn while that lasts.

@@ -372,7 +372,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
 
 
 def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
-    """Read class names from a text file if the only word names one, otherwise return the words.
+    """Read class names from a text file if the only word is its name, otherwise return the words.
 
     A class of this name comes before the file.
 
@@ -395,7 +395,7 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
 
 
 def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the classes that names, patterns, numbers or ranges stand for.
+    """Resolve class names, patterns, numbers and ranges to class numbers.
 
     Args:
         words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns

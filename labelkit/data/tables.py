@@ -347,17 +347,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a path exists, which is False for impossible names such as one too long."""
+    """Return whether a path exists, treating an impossible name, such as one too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is an existing folder, which is False for impossible names."""
+    """Return whether a path is an existing folder, treating an impossible name as missing."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is an existing regular file, which is False for impossible names."""
+    """Return whether a path is an existing regular file, treating an impossible name as missing."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 

@@ -221,7 +221,7 @@ def build_loader(
 
 
 def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
-    """Yield the items of a loader, raising errors of the workers here.
+    """Yield the items of a loader, re-raising the errors of its workers.
 
     Raises:
         LabelkitError: reading one raised it.

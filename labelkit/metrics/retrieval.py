@@ -156,7 +156,7 @@ def recall_at_k(embeddings: ArrayLike, labels: ArrayLike, ks: Sequence[int]) -> 
 
 
 def r_precision(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Compute the mean R-precision: the share of matches among the R nearest, R = other members of the class."""
+    """Compute the mean R-precision: the share of matches among the R nearest of a query that has R matches."""
     return score_retrieval(embeddings, labels, ks=()).mean_r_precision
 
 

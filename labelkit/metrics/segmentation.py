@@ -98,7 +98,7 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of each row's group with each column's from counts (k, c), NaN where both are empty."""
+    """Compute the IoU of every pair of row group and column group from counts (k, c), NaN where both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
     return shares

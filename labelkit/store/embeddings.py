@@ -285,7 +285,7 @@ class EmbeddingStore:
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
-        """Return a copy of this store with other labels, to which its results still belong. The file stays unchanged.
+        """Return an in-memory copy of this store with other labels, to which its results still belong.
 
         Args:
             labels: (n,) int64, class, -1 = unlabeled.

@@ -51,27 +51,27 @@ class CachedViewPlan:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of all cached values of one image."""
+        """Size of the cached values of one image in bytes."""
         kinds = zip(self.counts, self.shapes, self.dtypes, strict=True)
         return sum(count * int(np.prod(shape)) * np.dtype(dtype).itemsize for count, shape, dtype in kinds)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all cached values."""
+        """Size of all cached values in bytes."""
         return len(self.rows) * self.image_bytes
 
     @property
     def part_rows(self) -> int:
-        """Number of images in each part."""
+        """Number of images in each part of the cache."""
         return max(1, min(_PART_BYTES // self.image_bytes, _PART_PASSES // sum(self.counts)))
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts that the cache is split into."""
         return -(-len(self.rows) // self.part_rows)
 
     def part(self, number: int) -> NDArray[np.int64]:
-        """Return the row indices of the images in a part."""
+        """Return the row indices of the images in one part of the cache."""
         return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
 
     def to_json(self) -> dict[str, Any]:

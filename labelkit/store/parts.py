@@ -148,7 +148,7 @@ class Parts(Generic[Held]):
     # ---- parts
 
     def path(self, number: int) -> Path:
-        """Return the path of a part."""
+        """Return the path of a part's file."""
         return self.folder / "parts" / self._names[number]
 
     def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:

@@ -104,7 +104,7 @@ class PatchRun:
 
     @classmethod
     def check(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> None:
-        """Check that the patches can be written without beginning the run, raising what ``open`` would.
+        """Check that the patches can be written, as ``open`` does, but without beginning the run.
 
         ``open`` is for when the run of the rows is open.
 

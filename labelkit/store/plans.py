@@ -385,7 +385,7 @@ class PatchPlan:
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Part of the store, first row and end row (exclusive) of each file of the patch set, in order."""
+        """Files of the patch set in order, each as part of the store, first row and end row (exclusive)."""
         rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
         step = max(1, most_rows // rows.batch_size) * rows.batch_size
         found = []

@@ -303,7 +303,7 @@ def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
 
 
 def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Return the first row of each shard and the row after its last one, for about equal, non-empty shards."""
+    """Split rows into about equal, non-empty shards, and return the first and end row (exclusive) of each."""
     count = min(shards, rows, schema.MAX_SHARDS)
     return tuple(pairwise(rows * number // count for number in range(count + 1)))
 

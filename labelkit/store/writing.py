@@ -104,7 +104,7 @@ class EmbeddingRun:
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
-        """Return the first row of a part and the row after its last one, as positions in the plan."""
+        """Return the first row and end row (exclusive) of a part, as positions in the plan."""
         if not 0 <= part < self.plan.num_parts:
             raise ValueError(f"part {part} of {self.plan.num_parts}")
         start = part * self.plan.part_rows

@@ -25,7 +25,7 @@ _SMALL_IMAGE: Final = 64
 
 
 def blur_kernel_for(size: int) -> int:
-    """Return the blur kernel size: the odd number nearest to a tenth of the image size, 23 for 224, 3 for 32."""
+    """Return the odd blur kernel size nearest to a tenth of the image size (23 for 224, 3 for 32)."""
     return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
 
 

@@ -37,7 +37,7 @@ _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 @dataclass(frozen=True, slots=True)
 class PairTransform:
-    """Random transform from the first to the second view: one kind, all equally likely, then a flip.
+    """Random geometric transform of a second view: one kind, drawn uniformly, then an optional flip.
 
     Attributes:
         kinds: to choose from; with none of them nothing but the mirror image is left. ``crop``: a square box of 36 to
@@ -325,7 +325,7 @@ class PairPlan:
     boxes: NDArray[np.float64]
 
     def take(self, position: int) -> PairPlan:
-        """Return the plan of one sample."""
+        """Return the part of the plan for one sample."""
         part = slice(position, position + 1)
         return PairPlan(self.rows[part], self.links[part], self.boxes[part])
 
