@@ -53,7 +53,7 @@ Ids = NDArray[np.int64]
 
 
 class Candidates:
-    """Rows that may still be chosen; choosing one excludes its near-duplicates.
+    """Samples that may still be chosen for labeling, without near-duplicates of those chosen before.
 
     Args:
         rows: (n, d).
@@ -79,11 +79,11 @@ class Candidates:
         self.open = np.ones(len(self._near), dtype=bool)
 
     def exclude_near(self, distances: NDArray[np.float64]) -> None:
-        """Exclude rows by their squared distances to rows already chosen, (n,)."""
+        """Exclude near-duplicates of chosen samples, given the squared distances (n,) to the chosen samples."""
         self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
-        """Exclude these rows and their near-duplicates."""
+        """Exclude the chosen samples and their near-duplicates."""
         self.open[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
@@ -105,7 +105,7 @@ def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
 
 @dataclass(frozen=True)
 class NearestClasses:
-    """The nearest class of each row, and how close the second-nearest one is.
+    """Nearest and second-nearest class of each sample, with the uncertainty between the two.
 
     Attributes:
         first: (n,) int64, the nearest class.
@@ -121,7 +121,7 @@ class NearestClasses:
 
 
 def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
-    """Compare the distances of rows to the nearest example of each class.
+    """Find the two nearest classes of each sample by the distance to their nearest example.
 
     Args:
         rows: (n, d).
@@ -144,7 +144,7 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     for place, examples in enumerate(np.split(held, starts[1:])):
         for side in (0, 1):
             mine = np.flatnonzero(two[:, side] == place)
-            apart[mine, side] = nearest_of(points[mine], examples)[1]
+            apart[mine, side] = find_nearest(points[mine], examples)[1]
     near, far = apart.T
     # both zero, as for a row equal to examples of two classes, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
@@ -199,7 +199,7 @@ def _smallest(values: Rows) -> tuple[Ids, Rows]:
 
 
 def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
-    """Return (n, m) float64 squared Euclidean distances."""
+    """Compute the pairwise squared Euclidean distances of two sets of rows, (n, m) float64."""
     left, right = rows.astype(np.float64), others.astype(np.float64)
     squares = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)
     return np.asarray(np.maximum(squares - 2 * left @ right.T, 0))
@@ -214,10 +214,10 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose rows greedily to minimize :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`.
+    r"""Choose samples greedily to minimize the weighted squared distances of all samples to the nearest chosen one.
 
-    Before there is any chosen or labeled row, every distance counts as the largest possible, so that the first choice
-    is the weighted medoid.
+    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Before there is any chosen or labeled row, every
+    distance counts as the largest possible, so that the first choice is the weighted medoid.
 
     Args:
         rows: (n, d).
@@ -236,12 +236,12 @@ def choose_covering(
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
     points, known = rows[served], rows[labeled]
     farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
-    gain = _Gain(points, amounts, np.minimum(nearest_of(points, known)[1], farthest))
+    gain = _Gain(points, amounts, np.minimum(find_nearest(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
     for block in _blocks(rows, len(served)):
-        bounds[block] = gain.nearly(rows[block]) if len(labeled) else gain.most(rows[block])
-    bounds += gain.slack(rows)
+        bounds[block] = gain.approximate(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
+    bounds += gain.rounding_error(rows)
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
@@ -272,32 +272,32 @@ class _Gain:
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
 
-    def of(self, rows: Rows) -> NDArray[np.float64]:
-        """Return the gain of each row, (n,)."""
+    def exact(self, rows: Rows) -> NDArray[np.float64]:
+        """Compute the exact gain of each row, (n,) float64."""
         gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
         return gains
 
-    def nearly(self, rows: Rows) -> NDArray[np.float64]:
-        """Return each row's gain to within ``slack``, (n,), in a third of the time, in float32."""
+    def approximate(self, rows: Rows) -> NDArray[np.float64]:
+        """Approximate the gain of each row (n,) within ``rounding_error``, three times as fast, in float32."""
         gains: Rows = (2 * rows) @ self._single.T
         gains += (self._nearest - self._squares).astype(np.float32)
         gains -= _squares(rows).astype(np.float32)[:, None]
         np.maximum(gains, 0, out=gains)
         return np.asarray(gains @ self._amounts.astype(np.float32), dtype=np.float64)
 
-    def slack(self, rows: Rows) -> NDArray[np.float64]:
-        """Return by how much ``nearly`` may be off, (n,): errors of d sums add up like steps drawn at random."""
+    def rounding_error(self, rows: Rows) -> NDArray[np.float64]:
+        """Bound the error of ``approximate`` (n,), whose d rounding errors add up like random steps."""
         unit = _DEVIATIONS * float(np.sqrt(rows.shape[1] + 2) * np.finfo(np.float32).eps)
         found: NDArray[np.float64] = unit * np.sqrt(_squares(rows)) * float(np.sqrt(self._squares) @ self._amounts)
         return found
 
-    def most(self, rows: Rows) -> NDArray[np.float64]:
-        """Return an upper bound of each row's gain, (n,): no distance exceeds the one to the nearest chosen row."""
+    def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
+        """Compute an upper bound on each gain (n,), since no distance exceeds that to the nearest chosen row."""
         sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
     def choose(self, row: NDArray[np.float32]) -> None:
-        """Mark a row as chosen."""
+        """Add a row to the chosen ones, which updates the distances to the nearest chosen row."""
         self._nearest = np.minimum(self._nearest, self._apart(row[None])[0])
 
     def _apart(self, rows: Rows) -> NDArray[np.float64]:
@@ -320,7 +320,7 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
     """
     if not (bounds > -np.inf).any():
         return 0, -np.inf
-    slack = gain.slack(rows)
+    slack = gain.rounding_error(rows)
     fresh = np.zeros(len(rows), dtype=bool)
     while True:
         # one of them gains at least this
@@ -330,11 +330,11 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
             break
         if len(stale) > _LOOKED_AT:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _LOOKED_AT - 1)[:_LOOKED_AT]])
-        bounds[stale] = np.minimum(bounds[stale], gain.nearly(rows[stale]) + slack[stale])
+        bounds[stale] = np.minimum(bounds[stale], gain.approximate(rows[stale]) + slack[stale])
         fresh[stale] = True
     likely = int(bounds.argmax())
-    first = np.flatnonzero(bounds >= gain.of(rows[likely : likely + 1]) - tie)
-    found = gain.of(rows[first])
+    first = np.flatnonzero(bounds >= gain.exact(rows[likely : likely + 1]) - tie)
+    found = gain.exact(rows[first])
     place = _first_of_best(found, tie)
     return int(first[place]), float(found[place])
 
@@ -342,7 +342,7 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
 def choose_typical(
     rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
-    """Choose the most typical row of each cluster without a label, the largest cluster first (TypiClust).
+    """Choose the most typical sample of each cluster that has no label, largest cluster first (TypiClust).
 
     There are as many clusters as labels there are and shall be, at most ``MOST_CLUSTERS``; a row's typicality is one
     over the mean distance to its 20 nearest of the cluster. When every cluster has a label, those with the fewest come
@@ -396,7 +396,7 @@ def _typicality(members: Rows) -> NDArray[np.float64]:
 
 
 def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
-    """Choose repeatedly the row farthest from all labeled and chosen rows (greedy k-center).
+    """Choose samples one by one, each farthest from all labeled and chosen samples (greedy k-center).
 
     Without any label, the first choice is the row nearest to the mean.
 
@@ -407,12 +407,12 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     tie = _TIE * 4 * float(np.einsum("ij,ij->i", rows, rows).max())
     chosen: list[int] = []
     distances: list[float] = []
-    nearest = nearest_of(rows, rows[labeled])[1]
+    nearest = find_nearest(rows, rows[labeled])[1]
     while len(chosen) < count:
         first = not len(labeled) and not chosen
         if first:
             mean = (column_sums(rows) / len(rows)).astype(np.float32)
-            scores = -nearest_of(rows, mean[None])[1]
+            scores = -find_nearest(rows, mean[None])[1]
         else:
             scores = nearest.copy()
         scores[~candidates.open] = -np.inf
@@ -422,12 +422,12 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
         chosen.append(row)
         distances.append(np.nan if first else float(np.sqrt(scores[row])))
         candidates.close(np.array([row]))
-        nearest = np.minimum(nearest, nearest_of(rows, rows[row : row + 1])[1])
+        nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
 def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
-    """Choose the rows with the highest scores (the first on ties), skipping near-duplicates of chosen rows.
+    """Choose the samples with the highest scores, first on ties, skipping near-duplicates of chosen samples.
 
     Args:
         scores: (n,) of all rows, at most 1.
@@ -444,8 +444,8 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     return np.array(chosen, dtype=np.int64)
 
 
-def nearest_of(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Return the nearest of (m, d) points for each row, the first on ties, and the squared distance to it.
+def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
+    """Find the nearest of m reference points (m, d) for each row, first on ties, and its squared distance.
 
     Returns:
         (n,) int64, -1 if there is no place; (n,) float64, infinity if there is none.

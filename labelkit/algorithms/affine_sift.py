@@ -35,7 +35,7 @@ _STRETCH = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """Keypoints of one image.
+    """Keypoints of one image with their SIFT descriptors.
 
     Attributes:
         points: (k, 2) float32 x and y in pixels of the resized image, integers at the centers of pixels.
@@ -50,7 +50,7 @@ class Keypoints:
 
 @dataclass(frozen=True, slots=True)
 class ImageMatch:
-    """A match of two images that show the same object.
+    """Match of two images that show the same object, with the homography between them.
 
     Attributes:
         homography: (3, 3) float64, from the first to the second image in normalized coordinates.
@@ -64,7 +64,7 @@ class ImageMatch:
     num_matches: int
 
 
-def need_opencv() -> None:
+def require_opencv() -> None:
     """Check that OpenCV is installed.
 
     Raises:
@@ -77,14 +77,14 @@ def need_opencv() -> None:
 
 
 def opencv_version() -> str:
-    """The version of OpenCV, which keypoints depend on."""
+    """Return the version of OpenCV, which determines the keypoints."""
     import cv2
 
     return str(cv2.__version__)
 
 
 def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
-    """Find affine SIFT keypoints, the strongest first.
+    """Detect affine SIFT keypoints in an image, strongest first.
 
     Args:
         image: (h, w, c) uint8, c = 1 or 3 (RGB).
@@ -110,7 +110,7 @@ def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
 
 
 def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
-    """Decide whether two images show the same thing.
+    """Decide from their keypoints whether two images show the same object.
 
     Args:
         first: keypoints of the first image.
@@ -149,7 +149,9 @@ def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
 
 
 def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
-    """Return (m, 2) positions of keypoints that match, closest first; at most one per 4 x 4 pixels of the first image.
+    """Match the keypoints of two images and return index pairs (m, 2), best first, at most one per 4 x 4 pixels.
+
+    The pixels are those of the first image.
 
     Args:
         first: keypoints of the first image.
@@ -195,7 +197,7 @@ def _near(points: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[n
 def is_plausible(
     homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
 ) -> bool:
-    """Return whether two photos of one plane can be related by this homography.
+    """Return whether a homography can relate two photos of one plane.
 
     The box of the points stays in front of the camera and convex, is not mirrored, and at the middle of the points
     lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.
@@ -229,7 +231,7 @@ def is_plausible(
 
 
 def use_one_thread() -> None:
-    """Keep OpenCV from starting threads of its own, where the caller has some."""
+    """Limit OpenCV to one thread, for callers that run threads of their own."""
     import cv2
 
     cv2.setNumThreads(1)

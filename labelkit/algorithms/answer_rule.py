@@ -32,7 +32,7 @@ _PREFIX: Final = "rule_"
 
 @dataclass(frozen=True)
 class LinearShares:
-    """Shares that are a softmax of ``features @ weights.T + biases``.
+    """Linear classifier whose class probabilities are ``softmax(features @ weights.T + biases)``.
 
     Attributes:
         weights: (c, d) float32.
@@ -49,7 +49,7 @@ class LinearShares:
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """Everything needed to predict the label of an image from its features.
+    """Fitted rule that predicts the label of an image from its features.
 
     Attributes:
         class_of_group: (k,) int64, -1 = new; only the sign is used.
@@ -76,7 +76,7 @@ class AnswerRule:
     rows: NDArray[np.int64] | None = None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays to store in a result."""
+        """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
@@ -90,8 +90,8 @@ class AnswerRule:
         return {_PREFIX + name: values for name, values in found.items()}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
-        """Return the rule stored in a result of ``discover answer``; ``None`` if the result predates rules.
+    def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
+        """Return the rule stored in a ``discover answer`` result, or ``None`` if the result predates rules.
 
         Args:
             arrays: of the result.
@@ -121,7 +121,7 @@ class AnswerRule:
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
-        """Return shares (m, k) of scaled features (m, d), ignoring stored rows; rows sum to at most 1."""
+        """Compute group probabilities (m, k) of scaled features (m, d) without neighbors. Rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
         if self.classifier is None:
@@ -134,8 +134,8 @@ class AnswerRule:
         found[:, columns] = (1 - self.classifier_share) * found[:, columns] + self.classifier_share * part * by_class
         return found
 
-    def with_near(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
-        """Return shares (m, k) of scaled features (m, d); rows sum to 1.
+    def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
+        """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors. Rows sum to 1.
 
         Args:
             features: of images that are not stored rows.
@@ -148,7 +148,7 @@ class AnswerRule:
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
     def mean_shares(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
-        """Mean shares (m, k) of the nearest stored rows; zeros where none is near.
+        """Average the group probabilities (m, k) of the nearest stored images by cosine weight, 0 where none is near.
 
         Args:
             cosines: (m, b) to these rows.
@@ -159,8 +159,8 @@ class AnswerRule:
         mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
-    def answer(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
-        """Predict labels of images.
+    def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
+        """Predict the group and the confidence of each image from its embedding.
 
         Args:
             embeddings: (m, d), as the store has them; m >= 1.
@@ -169,18 +169,18 @@ class AnswerRule:
         Returns:
             Names and confidences; these are not a number without temperatures.
         """
-        shares = self.shares_of(embeddings, stored)
+        shares = self.predict_shares(embeddings, stored)
         if self.temperatures is not None:
             return confidences(shares, self.class_of_group, self.temperatures)
         unknown = np.full(len(shares), np.nan)
         found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0))
         return replace(found, confidence=unknown, margin=unknown)
 
-    def shares_of(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
-        """Shares (m, k) of images, as :meth:`answer`; rows sum to 1."""
+    def predict_shares(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
+        """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
         lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), _LEAST)
         features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
-        return self.with_near(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
+        return self.blend_neighbors(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
 
     def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
@@ -206,7 +206,7 @@ class AnswerRule:
 def group_rule(
     features: NDArray[np.float32], group_ids: NDArray[np.int64], is_new: NDArray[np.bool_], *, scaled: bool
 ) -> AnswerRule:
-    """Return the rule that names the group of the nearest mean, with no confidence.
+    """Build a rule that assigns each image to the group with the nearest mean, without confidence.
 
     Args:
         features: (n, d).
@@ -220,7 +220,7 @@ def group_rule(
         unit_rows=scaled,
         classifier=None,
         class_columns=np.zeros(0, dtype=np.int64),
-        groups=nearness(means, 1.0),
+        groups=nearest_mean_classifier(means, 1.0),
         classifier_share=0.0,
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
@@ -228,8 +228,8 @@ def group_rule(
     )
 
 
-def nearness(means: Doubles, temperature: float) -> LinearShares:
-    """Return the softmax of ``algorithms.calibration.group_scores`` at a temperature.
+def nearest_mean_classifier(means: Doubles, temperature: float) -> LinearShares:
+    """Build a nearest-mean classifier: a softmax of ``algorithms.calibration.group_scores`` at a temperature.
 
     Args:
         means: (k, d); rows of NaN stand for empty groups.

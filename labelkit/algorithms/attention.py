@@ -42,7 +42,7 @@ def attention_update(
     space: UpdateSpace = "key",
     w_k: Tensor | None = None,
 ) -> Tensor:
-    r"""Update the keys with one gradient-descent step on the energies in the module's formula.
+    r"""Update the keys by one gradient-descent step on the alignment and prior energies of this module.
 
     Args:
         keys: ``(b, h, t, d)`` float, t key tokens of h heads of width d.
@@ -81,7 +81,7 @@ def attention_update(
 
 
 def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """Return E_align of the module's formula; low where every key has a close query.
+    """Compute E_align of the module's formula, the alignment energy, which is low where every key has a close query.
 
     Args:
         queries: ``(b, h, s, d)`` float.
@@ -106,7 +106,7 @@ def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float
 
 
 def prior_energy(keys: Tensor) -> Tensor:
-    """Return E_prior of the module's formula; about half the largest squared key norm.
+    """Compute E_prior of the module's formula, the prior energy, which is about half the largest squared key norm.
 
     Args:
         keys: ``(b, h, t, d)`` float.
@@ -119,7 +119,7 @@ def prior_energy(keys: Tensor) -> Tensor:
 
 
 def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
-    """Return how evenly keys attend to queries: entropy of the rows of A over log s.
+    """Compute the entropy of the attention weights of keys over queries, divided by log s.
 
     Args:
         keys: ``(b, h, t, d)`` float.
@@ -183,7 +183,7 @@ _LEAST_PATCHES = 3  # two points always lie on a line
 
 
 def map_entropy(maps: Tensor) -> Tensor:
-    """Return how evenly attention is spread over the patches.
+    """Compute the normalized entropy of attention maps over their patches.
 
     Args:
         maps: ``(..., h, w)`` float, >= 0, with a positive sum over (h, w); scaled to sum 1 here.
@@ -202,7 +202,7 @@ def map_entropy(maps: Tensor) -> Tensor:
 
 
 def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample a map of one view at the positions shown by the patches of another view.
+    """Resample the attention map of one view at the patch centers of another view of the same image.
 
     Args:
         maps: ``(b, h, w)`` float, of the source views.
@@ -219,7 +219,7 @@ def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Ten
 
 
 def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
-    """Return Pearson's correlation of two maps.
+    """Compute Pearson's correlation between two attention maps over selected patches.
 
     Args:
         first: ``(b, h, w)`` float.
@@ -241,7 +241,7 @@ def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
 
 
 def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:
-    r"""Return masks with a Gaussian of height 1 at each keypoint.
+    r"""Render masks with a Gaussian of height 1 at each keypoint.
 
     .. math:: \Gamma(u, v) = \min\left(1, \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2}\right)\right)
 

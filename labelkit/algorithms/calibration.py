@@ -25,7 +25,7 @@ _GRID = 61
 
 @dataclass(frozen=True, slots=True)
 class NamedProbability:
-    """The probability of one named column per row.
+    """Probability of a given column for each sample, with margin and runner-up.
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the named column.
@@ -41,7 +41,7 @@ class NamedProbability:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Confidence against accuracy in b bins of equal width.
+    """Reliability diagram: confidence against accuracy in b bins of equal width.
 
     Attributes:
         edges: (b + 1,) float64, from 0 to 1; a bin holds its lower edge, the last one also 1.
@@ -60,7 +60,7 @@ class Reliability:
     ece: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and lists for JSON; ``None`` for an empty bin."""
+        """Convert to plain numbers and lists for JSON, with ``None`` for an empty bin."""
         return {
             "ece": self.ece,
             "bins": [
@@ -79,7 +79,7 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True)
 class RiskCoverage:
-    """Errors among the remaining rows as the least confident rows are removed one by one.
+    """Risk-coverage curve: the error rate as the least confident samples are removed one by one.
 
     Attributes:
         coverage: (n,) float64, share kept: 1/n, 2/n, ..., 1.
@@ -92,7 +92,7 @@ class RiskCoverage:
     aurc: float
 
     def accuracy_at(self, share: float) -> float:
-        """Return the accuracy among the ``ceil(share n)`` most confident rows.
+        """Return the accuracy among the ``ceil(share n)`` most confident samples.
 
         Raises:
             ValueError: share is not in (0, 1].
@@ -105,7 +105,7 @@ class RiskCoverage:
 
 
 def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> NDArray[np.float64]:
-    """Return the mean row of each group, (k, d) float64; NaN for a group without rows.
+    """Compute the mean feature vector of each group, (k, d) float64; NaN for an empty group.
 
     Args:
         features: (n, d) rows.
@@ -127,11 +127,12 @@ def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> N
 
 
 def group_scores(features: ArrayLike, means: ArrayLike) -> NDArray[np.float64]:
-    """Return how near each row is to each group, ``x . m - |m|^2 / 2``: half the negative squared distance.
+    """Score samples by closeness to each group mean, ``x . m - |m|^2 / 2``.
 
-    The row's own ``-|x|^2 / 2`` is left out, since a softmax over groups does not feel it. The largest score is the
-    nearest mean, as in k-means; softmax at temperature T is the posterior of equally large spherical groups of
-    variance T; for means of unit length it orders groups by cosine.
+    This is half the negative squared distance, up to a constant of the sample. The row's own ``-|x|^2 / 2`` is left
+    out, since a softmax over groups does not feel it. The largest score is the nearest mean, as in k-means; softmax at
+    temperature T is the posterior of equally large spherical groups of variance T; for means of unit length it orders
+    groups by cosine.
 
     Args:
         features: (n, d) rows.
@@ -155,7 +156,7 @@ def group_scores(features: ArrayLike, means: ArrayLike) -> NDArray[np.float64]:
 
 
 def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
-    """Return ``exp(s / T)`` divided by its row sums.
+    """Compute the softmax of scores at a temperature, ``exp(s / T)`` divided by its row sums.
 
     Args:
         scores: (n, k) numbers, k >= 1; ``-inf`` leaves a column out, but at least one of a row is finite.
@@ -177,7 +178,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
 
 
 def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:
-    """Return the probability of the named column of each row, and the runner-up.
+    """Compute the softmax probability of a given column for each sample, and find the runner-up.
 
     Args:
         scores: (n, k), see :func:`softmax`.
@@ -210,7 +211,7 @@ def fit_temperature(
     weights: ArrayLike | None = None,
     caution: float = 0.0,
 ) -> float:
-    r"""Find the temperature at which the predicted probability is best calibrated.
+    r"""Fit the temperature that best calibrates the predicted probabilities.
 
     Minimizes the binary negative log-likelihood of "the named column is right", by a grid over the logarithm of T
     and Brent's bounded search around its best point:
@@ -249,7 +250,7 @@ def fit_temperatures(
     weights: ArrayLike | None = None,
     cautions: Sequence[float],
 ) -> list[float]:
-    """Return the temperature of each caution, see :func:`fit_temperature`; the likeliest caution is searched once."""
+    """Fit one temperature for each level of caution, sharing a single search. See :func:`fit_temperature`."""
     values = _as_scores(scores)
     columns = _as_columns(named, values.shape)
     right = _as_shares(correct, len(columns), "correct")
@@ -302,7 +303,7 @@ def _last_below(loss: Callable[[float], float], near: float, far: float, limit: 
 def reliability(
     confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 10, weights: ArrayLike | None = None
 ) -> Reliability:
-    """Compare confidence with accuracy, bin by bin.
+    """Compare confidence with accuracy in bins of confidence.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1.
@@ -331,7 +332,7 @@ def reliability(
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Remove the least confident rows one by one and count the errors among the rest.
+    """Compute the error rate among the most confident samples for every coverage.
 
     Rows of equal confidence count as in a random order: each as wrong as their mean.
 
@@ -352,7 +353,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 
 
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Return whether, without each row, its group would still match its class and its class its group.
+    """Return whether the group and class of each sample still match each other without that sample.
 
     What one-to-one matching asks, without letting a row vote for itself: among the other rows, the group has no class
     more often than the row's, and the class no group more often than the row's.

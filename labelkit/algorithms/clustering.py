@@ -57,7 +57,7 @@ _MOST_EXCHANGES = 10
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """A partition of n rows into k clusters.
+    """Partition of n samples into k clusters, with centroids and inertia.
 
     Attributes:
         cluster_ids: (n,) int64 in ``[0, k)``: the nearest centroid, once iterations have converged.
@@ -74,7 +74,7 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class SemiSupervisedClustering:
-    """A partition of unlabeled and labeled rows into k clusters, c of them named by a label.
+    """Partition of unlabeled and labeled samples into k clusters, of which c belong to a labeled class.
 
     Attributes:
         unlabeled_ids: (n_u,) int64 in ``[0, k)``.
@@ -103,7 +103,7 @@ def kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Partition rows so that the squared distances to the cluster means are small.
+    """Cluster samples by k-means, which minimizes the squared distances to the cluster means.
 
     Args:
         x: (n, d) rows; compared in float32.
@@ -133,7 +133,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Partition rows by direction, maximizing cosines to unit centroids.
+    """Cluster samples by direction, maximizing their cosines to unit centroids.
 
     Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
@@ -154,7 +154,7 @@ def spherical_kmeans(
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
-    """Return the nearest centroid of each row, (n,) int64, as far as float32 tells; the smaller id of equal centroids.
+    """Assign each sample to its nearest centroid in float32, the smaller id on ties, (n,) int64.
 
     Args:
         x: (n, d) rows.
@@ -173,7 +173,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
 
 
 def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
-    """Return the sum of the rows of each cluster, (k, d)."""
+    """Sum the rows of each cluster, (k, d)."""
     from scipy.sparse import csc_array
 
     sums = np.zeros((num_clusters, rows.shape[1]))
@@ -196,7 +196,7 @@ def semi_supervised_kmeans(
     tol: float = 1e-4,
     exchange: bool = False,
 ) -> SemiSupervisedClustering:
-    """Partition unlabeled rows while labeled rows stay with their class.
+    """Cluster samples by k-means while labeled samples stay with their class.
 
     The first c centroids start at the class means (labels sorted), the others at unlabeled rows
     drawn one by one with probability proportional to the squared distance to the nearest
@@ -265,9 +265,9 @@ def semi_supervised_kmeans(
     problem = _Problem(
         points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / framed.scale
     )
-    best = problem.best(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
+    best = problem.run_restarts(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
     if exchange and num_classes:
-        best = problem.exchanged(best)
+        best = problem.exchange_centroids(best)
     ids, places, inertia = _partition(framed, best.centroids, fixed, fixed_ids)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
@@ -315,11 +315,11 @@ class _Problem:
 
     @property
     def means(self) -> Singles:
-        """(c, d) means of the classes."""
+        """Mean of each labeled class, (c, d) float32."""
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
-    def best(self, draws: Doubles) -> _Run:
-        """Run one restart per row of draws, (restarts, new clusters), and start from means where these fail."""
+    def run_restarts(self, draws: Doubles) -> _Run:
+        """Return the best of restarts from draws (restarts, new clusters) and, where these fail, from class means."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # asked of every restart, not of the best: more restarts must never leave out what fewer make
@@ -351,7 +351,7 @@ class _Problem:
         return picks
 
     def iterate(self, start: Singles) -> _Run:
-        """Alternate assignment and centroid updates (k, d); return the assignment with the lowest inertia."""
+        """Alternate assignment and update of the centroids (k, d), and return the state of lowest inertia."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
             ids = _nearest(self.points, centroids)
@@ -374,8 +374,8 @@ class _Problem:
         assert best is not None  # there is at least one iteration, and no inertia is NaN
         return replace(best, num_iterations=number)
 
-    def exchanged(self, best: _Run) -> _Run:
-        """Reassign centroids to classes by their nearest labeled rows, one each, as long as the inertia falls."""
+    def exchange_centroids(self, best: _Run) -> _Run:
+        """Reassign one centroid to each class by its nearest labeled samples, as long as the inertia falls."""
         for _ in range(_MOST_EXCHANGES):
             taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -505,11 +505,11 @@ class _Framed:
     scale: float
 
     def scaled(self, part: Floats) -> Singles:
-        """Some rows less the offset, divided by the scale, in float32."""
+        """Subtract the offset from rows and divide by the scale, in float32."""
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:
-        """Return scaled rows to fit centroids on: all, or 256 per cluster if rows are read in blocks."""
+        """Return the scaled rows that centroids are fitted on. All, or 256 per cluster if rows are read in blocks."""
         rows, most = self.rows, max(_LEAST_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
             return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
@@ -519,7 +519,7 @@ class _Framed:
         return found
 
     def nearest(self, centroids: Singles) -> Ids:
-        """The nearest of scaled centroids for each row, (n,)."""
+        """Find the nearest of the scaled centroids for each row, (n,) int64."""
         found = [_nearest(self.scaled(part), centroids) for _, part in iterate_blocks(self.rows)]
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 

@@ -23,7 +23,7 @@ _LEAST: Final = 1e-12
 
 @dataclass(frozen=True)
 class Temperatures:
-    """Temperatures that turn shares into confidences, for predictions of known classes and of new groups."""
+    """Softmax temperatures for predictions of known classes and of new groups."""
 
     known: float
     new: float
@@ -31,7 +31,7 @@ class Temperatures:
 
 @dataclass(frozen=True)
 class Confidences:
-    """Confidences of all predicted rows.
+    """Predictions of all samples with calibrated confidences.
 
     Attributes:
         named: (n,) int64, the group of the largest share.
@@ -55,14 +55,14 @@ class Confidences:
 
 
 def log_shares(shares: Doubles) -> Doubles:
-    """Logarithms of shares, as scores that a temperature can sharpen; 0 counts as a very small share."""
+    """Take the logarithm of group probabilities, with a small lower limit in place of 0."""
     return np.log(np.maximum(shares, _LEAST))
 
 
-def stated(
+def calibrated_confidences(
     scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
 ) -> tuple[Doubles, Doubles, Ints]:
-    """Return each row's confidence, margin and runner-up group, by the temperature for its prediction."""
+    """Compute confidence, margin and runner-up of predictions at the temperature for known or new groups."""
     confidence, margin = np.empty(len(named)), np.empty(len(named))
     runner_up = np.empty(len(named), dtype=np.int64)
     for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):
@@ -73,7 +73,7 @@ def stated(
 
 
 def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperatures) -> Confidences:
-    """Turn the shares of all rows into predictions, block by block.
+    """Convert group probabilities into predictions with calibrated confidences.
 
     Args:
         shares: (n, k), rows sum to 1.
@@ -86,7 +86,7 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
         block = shares[start : start + _BLOCK_ROWS]
         every = np.arange(len(block))
         scores, named = log_shares(block), block.argmax(axis=1).astype(np.int64)
-        confidence, margin, runner_up = stated(scores, named, new[named], temperatures)
+        confidence, margin, runner_up = calibrated_confidences(scores, named, new[named], temperatures)
         chances = np.where(new[named][:, None], softmax(scores, temperatures.new), softmax(scores, temperatures.known))
         best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))
         if len(known):
@@ -97,11 +97,11 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
     return Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def joined(parts: Sequence[Confidences]) -> Confidences:
-    """Concatenate the predictions of two sets of rows."""
+def concatenate(parts: Sequence[Confidences]) -> Confidences:
+    """Concatenate the predictions of several sets of samples."""
     return Confidences(*(np.concatenate(column) for column in zip(*(vars(one).values() for one in parts), strict=True)))
 
 
-def in_order(found: Confidences, order: Ints) -> Confidences:
-    """Return the predictions for some rows, in order."""
+def reorder(found: Confidences, order: Ints) -> Confidences:
+    """Return the predictions of the samples at the given positions, in that order."""
     return Confidences(*(column[order] for column in vars(found).values()))

@@ -27,7 +27,7 @@ def knn_votes(
     temperature: float = 0.1,
     own: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """Return each query's share of votes per class; a neighbor's vote is ``exp(cosine / temperature)``.
+    """Predict class probabilities of queries by k nearest neighbors that vote ``exp(cosine / temperature)``.
 
     Args:
         queries: (q, d) of any length.
@@ -102,7 +102,7 @@ def linear_probe(
     optimizer: Literal["sgd", "adamw"] = "sgd",
     rescale: bool = True,
 ) -> NDArray[np.float32]:
-    """Train a linear classifier on fixed features and return its logits for other rows.
+    """Train a linear classifier on frozen features and return its logits for the queries.
 
     Features are centered and scaled to a mean length of 1 (by those that are trained on), so that the learning rate
     means the same for every width; a cosine of the learning rate.
@@ -158,7 +158,7 @@ def logistic_regression(
     max_iter: int = 1000,
     tol: float = 1e-5,
 ) -> NDArray[np.float64]:
-    r"""Solve a logistic regression on fixed features by L-BFGS and return its logits for other rows.
+    r"""Fit a logistic regression to frozen features by L-BFGS and return its logits for the queries.
 
     .. math:: \min_{W,b} \frac1n \sum_i \mathrm{CE}(W x_i + b, y_i) + \frac{l_2}{2} \|W\|^2
 
@@ -186,7 +186,7 @@ def logistic_regression(
     bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
 
     def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """The loss and its gradient."""
+        """Return the loss and its gradient for the optimizer."""
         _fill(weight, bias, place)
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, nearness
+from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, nearest_mean_classifier
 from labelkit.algorithms.calibration import group_means, group_scores, softmax
 from labelkit.algorithms.label_propagation import neighbor_graph, spread_labels
 from labelkit.algorithms.one_thread import one_blas_thread
@@ -42,7 +42,7 @@ _FOLDS: Final = 5
 
 
 class RowClassifier:
-    """A classifier of fixed rows that is refitted with different labels or groups.
+    """Classifier of fixed samples that can be refitted with different labels or groups.
 
     Args:
         features: (n, d) float32, as they were grouped; n >= 2.
@@ -68,7 +68,7 @@ class RowClassifier:
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
     def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
-        """Return (n, c) class probabilities from the classifier alone; rows sum to 1.
+        """Compute class probabilities (n, c) with the classifier alone. Rows sum to 1.
 
         Args:
             labels: (n,), -1 = none; every class has one.
@@ -91,7 +91,7 @@ class RowClassifier:
             return LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(self._moved[rows], columns)
 
     def classifier(self, labels: Ints, classes: Ints) -> LinearShares:
-        """Train logistic regression on these labels; return a function that gives ``class_shares`` of other images."""
+        """Fit a logistic regression to these labels, which computes ``class_shares`` of other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
         if len(classes) == 1:
@@ -105,7 +105,7 @@ class RowClassifier:
         return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
     def rule(self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles) -> AnswerRule:
-        """Return the rule for other images, whose features are scaled as these rows are.
+        """Return the prediction rule for other images, whose features must be scaled as the samples are.
 
         Args:
             labels: (n,), -1 = none.
@@ -120,7 +120,7 @@ class RowClassifier:
             unit_rows=False,
             classifier=self.classifier(labels, classes) if len(classes) else None,
             class_columns=_columns(classes, class_of_group),
-            groups=nearness(means, _GROUP_TEMPERATURE * self._scale),
+            groups=nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             classifier_share=CLASSIFIER_SHARE,
             alpha=ALPHA,
             shares=shares.astype(np.float32),
@@ -133,7 +133,7 @@ class RowClassifier:
         group_ids: Ints | None = None,
         class_of_group: Ints | None = None,
     ) -> Doubles:
-        """(n, k) shares of classes, or of groups; rows sum to 1.
+        """Compute class or group probabilities (n, k) of all samples. Rows sum to 1.
 
         Args:
             labels: (n,), -1 = none.
@@ -163,7 +163,9 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
 
 
 def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Hide labels in turn; return which of them the others predict correctly, (m,). Single labels are not hidden.
+    """Cross-validate the labels and return which are predicted correctly, (m,) bool.
+
+    Single labels of a class are left out.
 
     Args:
         judge: the rows.

@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 
 def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple[int, int]] = ()) -> Ids:
-    """Find the earlier group that each later group continues.
+    """Match each later group with the earlier group that it continues.
 
     A pair may match if ``c / (a + b - c) >= min_overlap``, with c images in both, a in the earlier and b in the later
     group. Of all one-to-one matchings of such pairs, one with the most images in matched pairs is taken.
@@ -52,9 +52,9 @@ def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple
 
 @dataclass(frozen=True)
 class GroupChanges:
-    """Changes between two groupings; numbers are positions in the lists of groups that were compared.
+    """Changes between two groupings: groups kept, split, merged, new and vanished.
 
-    A group may be in a split and in a merge at once.
+    Numbers are positions in the lists of groups that were compared. A group may be in a split and in a merge at once.
 
     Attributes:
         kept: (earlier, later) pairs.
@@ -78,7 +78,7 @@ class GroupChanges:
 def compare_groups(
     counts: ArrayLike, *, main_share: float = 0.5, part_share: float = 0.2, same: Sequence[tuple[int, int]] = ()
 ) -> GroupChanges:
-    """Describe how each group changed, based on the images in both runs.
+    """Find which groups were kept, split, merged, added or lost between two groupings.
 
     With c images in both groups, a in the earlier and b in the later one, ``m = main_share`` and ``s = part_share``:
 

@@ -54,7 +54,7 @@ _STAYING: Final = 0.5
 
 @dataclass(frozen=True)
 class ClassSpace:
-    """Steps 1 and 2, as fitted on some rows.
+    """Fitted projection of samples into a space where classes are easier to separate. Steps 1 and 2 of the module.
 
     Attributes:
         mean: (d,) of the rows.
@@ -67,7 +67,7 @@ class ClassSpace:
     scales: NDArray[np.float64] | None
 
     def place(self, rows: Rows) -> Floats:
-        """Place rows, (n, d).
+        """Project samples (n, d) into the space.
 
         Returns:
             (n, e) rows of length 1; zeros where a row is the mean of all.
@@ -85,12 +85,12 @@ class ClassSpace:
         return places
 
     def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> ClassSpace:
-        """The same space, scaled so that some labeled rows, (m, d), vary equally within their classes."""
+        """Return a copy scaled so that labeled samples (m, d) vary equally within their classes."""
         return replace(self, scales=_within_class_scales(self._along(rows), labels))
 
 
-def class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
-    """Learn steps 1 and 2.
+def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
+    """Fit the projection that separates classes, from samples and their known labels.
 
     Args:
         rows: (n, d), n >= 1.
@@ -106,11 +106,11 @@ def class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.G
     return space.scaled(rows[known], labels[known]) if len(known) else space
 
 
-def near_space(places: Floats) -> Floats:
-    """Step 3, for at most a few thousand rows: all pairs are compared.
+def move_to_neighbors(places: Floats) -> Floats:
+    """Move embeddings toward their neighbors by a random walk on the neighbor graph (step 3 of the module).
 
     Args:
-        places: (m, d) rows of length 1, or zeros.
+        places: (m, d) rows of length 1, or zeros; at most a few thousand, since all pairs are compared.
 
     Returns:
         (m, d) rows of length 1, or zeros.
@@ -175,7 +175,7 @@ _ITERATIONS: Final = 10
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Unions of m leaves, the cheapest first.
+    """Tree of clusters over m leaves, with unions in order of increasing cost.
 
     Attributes:
         leaves: (n,) leaf of each row: first one for each class with labels, in their order, then the others.
@@ -204,7 +204,7 @@ class Hierarchy:
         return len(self.places)
 
     def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:
-        """Cut the tree.
+        """Cut the hierarchy into a number of groups, and return the group of each sample.
 
         Args:
             num_groups: in [fewest, most].
@@ -285,7 +285,7 @@ def build_hierarchy(
     *,
     generator: np.random.Generator,
 ) -> Hierarchy:
-    """Join rows into groups.
+    """Build a tree of clusters by agglomerative clustering, with labeled classes kept together.
 
     Args:
         x: (n, d) rows, n >= 1; only their directions from the mean count.
@@ -299,12 +299,12 @@ def build_hierarchy(
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
         raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
-    space = class_space(rows, known, generator=generator)
+    space = fit_class_space(rows, known, generator=generator)
     if len(rows) > MOST_LEAVES:
         small, places = _small_groups(rows, space, generator)
     else:
         small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)
-    places = near_space(places)
+    places = move_to_neighbors(places)
     classes, of_class = np.unique(known, return_inverse=True)
     if classes[0] < 0:
         classes, of_class = classes[1:], of_class - 1

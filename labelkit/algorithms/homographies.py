@@ -31,7 +31,7 @@ _EDGE = 1 + 1e-6
 
 
 def crop_homographies(boxes: ArrayLike) -> Matrices:
-    """Return (b, 3, 3) homographies onto views cropped to a box.
+    """Return the (b, 3, 3) homographies from views to their crops.
 
     Args:
         boxes: (b, 4) left, top, right, bottom in normalized coordinates.
@@ -58,7 +58,7 @@ def rotation_homographies(angles: ArrayLike, aspect: float = 1.0) -> Matrices:
 
 
 def zoom_homographies(factors: ArrayLike) -> Matrices:
-    """Return (b, 3, 3) zooms about the center; above 1 enlarges."""
+    """Return (b, 3, 3) homographies that zoom about the center, enlarging for factors (b,) above 1."""
     zoom = np.asarray(factors, dtype=np.float64)
     made = _identities(len(zoom))
     made[:, 0, 0] = made[:, 1, 1] = zoom
@@ -66,7 +66,7 @@ def zoom_homographies(factors: ArrayLike) -> Matrices:
 
 
 def perspective_homographies(corners: ArrayLike) -> Matrices:
-    """Return the (b, 3, 3) maps that move the four corners of a view.
+    """Return the (b, 3, 3) homographies that move the four corners of a view to given points.
 
     Args:
         corners: (b, 4, 2) where top left, top right, bottom right and bottom left go; no three on a line.
@@ -82,12 +82,12 @@ def perspective_homographies(corners: ArrayLike) -> Matrices:
 
 
 def mirrored(homographies: Matrices) -> Matrices:
-    """Return maps onto the mirror image (left and right exchanged) of the second view."""
+    """Return the homographies composed with a horizontal flip of the second view."""
     return np.array([-1.0, 1, 1])[:, None] * homographies
 
 
 def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tuple[int, int]) -> Matrices:
-    """Return a homography of pixel coordinates, as OpenCV finds it, in normalized ones.
+    """Convert a homography of pixel coordinates, such as OpenCV's, to normalized coordinates.
 
     Args:
         pixels: (3, 3), of pixel coordinates whose integers are the centers of pixels.
@@ -98,7 +98,7 @@ def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tup
 
 
 def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
-    """Return (k, 2) points x, y in normalized coordinates.
+    """Convert points in pixels to normalized coordinates x, y, (k, 2).
 
     Args:
         pixels: (k, 2) in pixels whose integers are the centers of pixels.
@@ -117,8 +117,8 @@ def _identities(count: int) -> Matrices:
     return np.tile(np.eye(3), (count, 1, 1))
 
 
-def as_square(matrices: Tensor) -> Tensor:
-    """Return ``(b, 3, 3)`` of maps that are ``(b, 2, 3)`` or ``(b, 3, 3)``."""
+def as_3x3(matrices: Tensor) -> Tensor:
+    """Convert affine ``(b, 2, 3)`` or square ``(b, 3, 3)`` matrices to ``(b, 3, 3)``."""
     if matrices.shape[-2] == 3:
         return matrices
     last = matrices.new_zeros((*matrices.shape[:-2], 1, 3))
@@ -127,7 +127,7 @@ def as_square(matrices: Tensor) -> Tensor:
 
 
 def between_views(first: Tensor, second: Tensor) -> Tensor:
-    """Return the maps from first to second views of the same originals.
+    """Compute the homographies from first to second views of the same originals.
 
     Args:
         first: ``(b, 2, 3)`` or ``(b, 3, 3)``, from views to originals, as in ``ViewGeometry``.
@@ -137,7 +137,7 @@ def between_views(first: Tensor, second: Tensor) -> Tensor:
         ``(b, 3, 3)``.
     """
     # maps of views can be inverted; to look whether they were waits for a GPU
-    joined: Tensor = torch.linalg.solve_ex(as_square(second), as_square(first)).result
+    joined: Tensor = torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
     return joined
 
 
@@ -145,7 +145,7 @@ def between_views(first: Tensor, second: Tensor) -> Tensor:
 
 
 def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
-    """Transform points, and return which of them land inside.
+    """Apply homographies to points, and return which of the results lie inside the view.
 
     Args:
         points: ``(b, k, 2)`` x and y.
@@ -163,7 +163,7 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
-    """Return the (h w, 2) centers x, y of the cells of a map, row after row, in dtype and place of ``like``."""
+    """Return the centers x, y of the cells of a map, row by row, (h w, 2). Dtype and device are those of ``like``."""
     y = (torch.arange(height, dtype=like.dtype, device=like.device) + 0.5) * (2 / height) - 1
     x = (torch.arange(width, dtype=like.dtype, device=like.device) + 0.5) * (2 / width) - 1
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
@@ -172,7 +172,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
 def look_up(
     maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
-    """Sample maps of second views at the positions of the cells of first views.
+    """Sample maps of second views at the cell centers of first views, by the homographies between them.
 
     Args:
         maps: ``(b, c, h, w)`` float, of the second views; gets gradients.
@@ -188,13 +188,13 @@ def look_up(
     places, inside = move_points(centers, homographies)
     grid = places.reshape(-1, height, width, 2).to(maps.dtype)
     if padding == "border" and maps.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
-        return gathered(maps, grid), inside.reshape(-1, height, width)
+        return sample_by_gather(maps, grid), inside.reshape(-1, height, width)
     found = F.grid_sample(maps, grid, mode="bilinear", padding_mode=padding, align_corners=False)
     return found, inside.reshape(-1, height, width)
 
 
-def gathered(maps: Tensor, grid: Tensor) -> Tensor:
-    """Return ``grid_sample(maps, grid)``, bilinear with the border continued, by lookups.
+def sample_by_gather(maps: Tensor, grid: Tensor) -> Tensor:
+    """Compute ``grid_sample(maps, grid)``, bilinear with border padding, by indexing.
 
     Its gradient on a GPU adds in a fixed order where deterministic algorithms are asked for; that of ``grid_sample``
     has no such form.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescored
+from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescore
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 
 Kind = Literal["hnsw", "ivfpq"]
@@ -39,7 +39,7 @@ _COMPARED_ROWS, _NEAR_LISTS = 1 << 16, 16
 
 
 def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric = "cosine") -> Any:
-    """Build an index of all gallery rows, for :class:`ApproximateSearch`.
+    """Build an ANN index of all gallery embeddings, for :class:`ApproximateSearch`.
 
     Args:
         gallery: (g, d), computed from as float32.
@@ -61,7 +61,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
 
 
 def empty_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric = "cosine") -> Any:
-    """Return an index without rows, its centroids and codes trained on a sample of the gallery.
+    """Create an empty ANN index, trained on a sample of the gallery.
 
     Args:
         gallery: as for :func:`build_index`.
@@ -92,22 +92,22 @@ def empty_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
 
 
 def num_trained(num_rows: int) -> int:
-    """Return the number of rows to train the centroids and codes of an IVF-PQ index on."""
+    """Return the number of embeddings on which to train an IVF-PQ index."""
     return min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
 
 
 def default_num_lists(num_rows: int) -> int:
-    """Return the number of lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 rows."""
+    """Return the number of lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 embeddings."""
     return max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
 
 
 def default_pq_bytes(dim: int) -> int:
-    """Bytes per row of an IVF-PQ index: the largest divisor of d that is at most d / 4."""
+    """Return the bytes per embedding of an IVF-PQ index: the largest divisor of d that is at most d / 4."""
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 
 def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Return k approximate nearest neighbors of each row by cosine, itself excluded.
+    """Find the approximate k nearest neighbors of each embedding by cosine, itself excluded.
 
     Up to 65,536 rows are compared with all others. Of more, a row is compared with those in the 16 inverted lists
     nearest to it, so that time grows with n sqrt(n), and some of the nearest are missed.
@@ -145,14 +145,14 @@ def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64
 
 
 def index_format() -> str:
-    """Name of what :func:`write_index` writes; another version of faiss may write something else."""
+    """Return the name of the index format, which depends on the version of faiss."""
     import faiss
 
     return f"faiss {faiss.__version__}"
 
 
 def write_index(index: Any, take: Callable[[Any], None]) -> None:
-    """Yield the bytes of an index, piece by piece."""
+    """Serialize an index and pass its bytes to ``take``, piece by piece."""
     import faiss
 
     made: Any = faiss  # its annotations know no such class
@@ -160,7 +160,7 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
 
 
 def read_index(path: Path, *, is_extended: bool) -> Any:
-    """Read an index at the start of a file; memory-map it unless it will be extended.
+    """Read an ANN index from the start of a file, memory-mapped unless it will be extended.
 
     Never read one that this module did not make: the reader of faiss is not safe on foreign bytes.
 
@@ -178,7 +178,7 @@ def read_index(path: Path, *, is_extended: bool) -> Any:
 
 
 class ApproximateSearch:
-    """A gallery with an approximate nearest-neighbor index.
+    """Approximate nearest-neighbor search in a gallery with a faiss index.
 
     Args:
         index: of exactly these rows, by :func:`build_index` or of a file that it was written to.
@@ -205,7 +205,7 @@ class ApproximateSearch:
         self.width = width or WIDTHS[self._kind]
 
     def search(self, queries: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return up to k near rows of each query, nearest first.
+        """Return up to k approximate nearest gallery embeddings of each query, nearest first.
 
         Args:
             queries: (q, d), computed from as float32.
@@ -232,6 +232,6 @@ class ApproximateSearch:
         # faiss.contrib.torch_utils, which others load, puts a search in its place that takes no parameters
         search = getattr(self._index, "search_numpy", self._index.search)
         _, candidates = search(asked, listed, params=parameters)
-        scores, indices = rescored(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)
+        scores, indices = rescore(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)
         scores[indices < 0] = np.nan
         return (np.abs(scores) if self.metric == "l2" else scores), indices

@@ -28,7 +28,7 @@ _BLOCK_NUMBERS = 1 << 23
 
 @dataclass(frozen=True)
 class LabelDoubts:
-    """Evidence on the correctness of n labels.
+    """Evidence for wrong labels: a score, a flag and a suggested class for each of n labels.
 
     Attributes:
         score: (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label.
@@ -45,8 +45,8 @@ class LabelDoubts:
     other: NDArray[np.int64]
 
 
-def doubt_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelDoubts:
-    """Compare each label with the prediction from all other labels.
+def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelDoubts:
+    """Score each label by how strongly the other labels contradict it.
 
     Args:
         features: (n, d) rows of any length; they are centered and scaled to length 1.

@@ -25,7 +25,7 @@ _MOST_EXACT = 50_000
 
 
 def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
-    """Return the normalized graph of nearest rows.
+    """Build the normalized graph of nearest neighbors for label propagation.
 
     Args:
         features: (n, d) rows of any length but zero, n >= 2.
@@ -63,7 +63,7 @@ def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDA
 
 
 def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
-    r"""Propagate start values over the graph and return them as shares.
+    r"""Propagate class probabilities over the neighbor graph and normalize them.
 
     Args:
         graph: of :func:`neighbor_graph`.

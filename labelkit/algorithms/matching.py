@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A one-to-one matching of k clusters with c classes.
+    """One-to-one matching of k clusters with c classes.
 
     Attributes:
         class_of_cluster: (k,) int64, -1 = without match.
@@ -32,7 +32,7 @@ class Matching:
 def contingency(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> NDArray[np.int64]:
-    """Count the samples of each cluster and class.
+    """Count the samples of each pair of cluster and class.
 
     Args:
         cluster_ids: (n,) integers >= 0.
@@ -76,7 +76,7 @@ def match_clusters(
 
 
 def match_counts(counts: NDArray[np.int64]) -> Matching:
-    """Match the rows and columns of a (k, c) count matrix; see :func:`match_clusters`."""
+    """Match the rows and columns of a (k, c) count matrix to maximize the matched sum. See :func:`match_clusters`."""
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(counts, maximize=True)
@@ -87,7 +87,7 @@ def match_counts(counts: NDArray[np.int64]) -> Matching:
 
 
 def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Return ids as int64 after checking that they are one row of integers >= 0.
+    """Convert ids to int64, and check that they are a one-dimensional array of integers >= 0.
 
     Args:
         values: (n,) integers, n >= 1.

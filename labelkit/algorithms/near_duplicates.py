@@ -39,7 +39,7 @@ _EMPTY = 1e-3
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of pairs of pictures after aligning one to the other.
+    """Correlations of pairs of images after aligning one to the other.
 
     Attributes:
         levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
@@ -56,7 +56,7 @@ class Agreement:
 
 
 def coarse_rows(pictures: NDArray[np.uint8]) -> Floats:
-    """Return rows (n, 256) whose inner products are the correlations of pictures at 16 pixels; zero if one is empty.
+    """Compute vectors (n, 256) whose inner products are the correlations of images at 16 pixels, 0 if one is empty.
 
     Args:
         pictures: (n, 64, 64).
@@ -75,7 +75,7 @@ def compare_pictures(
     pairs: NDArray[np.int64],
     report: Callable[[int], None] = lambda done: None,
 ) -> Agreement:
-    """Align the pictures of each pair and measure their agreement.
+    """Align the images of each pair and measure how well they agree.
 
     Args:
         pictures: (n, 64, 64).

@@ -36,7 +36,7 @@ def knn(
     metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the k nearest gallery rows of each query, nearest first.
+    """Find the k nearest gallery rows of each query exactly, nearest first.
 
     Args:
         queries: (q, d), computed from as float32.
@@ -58,7 +58,7 @@ def knn(
 
 
 class ExactSearch:
-    """A gallery prepared for repeated exact search.
+    """Exact nearest-neighbor search in a gallery, for repeated queries.
 
     Args:
         gallery: (g, d), computed from as float32.
@@ -82,7 +82,7 @@ class ExactSearch:
             # Distances do not feel a shift, their products do: a common offset would cost digits.
             self._offset = (column_sums(self.rows) / max(1, len(self.rows))).astype(np.float32)
             if isinstance(self.rows, StoredRows):
-                self._shifted = self.rows.less(self._offset)
+                self._shifted = self.rows.minus(self._offset)
             else:
                 self._shifted = self.rows - self._offset
         self._reach = _longest(self._shifted)
@@ -90,7 +90,7 @@ class ExactSearch:
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the k nearest rows of each query; see :func:`knn`."""
+        """Find the k nearest gallery rows of each query exactly; see :func:`knn`."""
         asked = as_queries(queries, self.rows, self.metric)
         if exclude_self and len(asked) != len(self.rows):
             raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")
@@ -102,7 +102,7 @@ class ExactSearch:
         num_candidates = min(len(self.rows), k + int(exclude_self) + SPARE)
         last_rough, slack, candidates = self._shortlist(asked, num_candidates)
         candidates = np.sort(candidates, axis=1)
-        scores, indices = rescored(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
+        scores, indices = rescore(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
         if num_candidates < len(self.rows):
             last = scores[:, -1].astype(np.float64)
             if self.metric == "l2":
@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Return queries, (q, d), normalized for ``cosine``.
+    """Check queries (q, d) against the gallery, and normalize them to length 1 for ``cosine``.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity, or a zero row with ``cosine``.
@@ -186,7 +186,7 @@ def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.flo
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
-    """Return rows, (n, d), of length 1 for ``cosine``; those to be read in blocks stay where they are.
+    """Check an array (n, d) and scale its rows to length 1 for ``cosine``, lazily if they are to be read in blocks.
 
     Args:
         x: (n, d).
@@ -231,7 +231,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
     return unit
 
 
-def rescored(
+def rescore(
     asked: NDArray[np.float32],
     held: Held,
     candidates: NDArray[np.int64],
@@ -240,7 +240,7 @@ def rescored(
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return nearness (q, k) and indices (q, k) of the nearest candidates.
+    """Compute the exact scores of candidates, and return the k best (q, k) with their indices (q, k). Larger is nearer.
 
     Args:
         asked: (q, d).

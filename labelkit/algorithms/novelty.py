@@ -21,7 +21,7 @@ _SAME = 1e-6
 
 
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Score images that have no label, (n,) float64 in ``[0, 1]``; the larger, the less like a class with labels.
+    """Score how unlike the labeled classes each unlabeled image is, (n,) float64 in ``[0, 1]``.
 
     It is the mean of two ranks, and no probability. Other ways to join groups, nearest labels, class means and a
     classifier were no better by much on draws that chose it; `examples/novel_cases.py` measures it on others.
@@ -39,10 +39,11 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 
 
 def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Score later images, (n,) float64 in ``[0, 1]``; above 0.5, they are closer to each other.
+    """Score how new each later image is compared with all earlier ones, (n,) float64 in ``[0, 1]``.
 
-    A copy of an earlier image has 0. Else it is a / (a + b), where a and b are the mean distances to the nearest
-    earlier images, and to the nearest other later ones; measured by `examples/novel_cases.py`.
+    Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Else it is a / (a + b), where a
+    and b are the mean distances to the nearest earlier images, and to the nearest other later ones; measured by
+    `examples/novel_cases.py`.
 
     Args:
         earlier: (n, k) cosines of the nearest earlier images, k >= 1.
@@ -56,7 +57,7 @@ def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floati
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of the other values that are smaller, (n,) float64 in ``[0, 1]``; equal ones share their mean."""
+    """Compute the rank of each value as a fraction in ``[0, 1]``, (n,) float64, where ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     upto = np.cumsum(counts)
     return np.asarray((upto - (counts + 1) / 2)[place] / max(1, len(values) - 1))

@@ -34,7 +34,7 @@ _LEAST_SIZES: Final = (3, 5, 8, 12, 20)
 
 @dataclass(frozen=True, slots=True)
 class NumClassesEstimate:
-    """The estimated number of classes, with its evidence.
+    """Estimated number of classes, with its likely range and the score of each candidate.
 
     Attributes:
         best: the number.
@@ -53,7 +53,7 @@ class NumClassesEstimate:
 
 
 def candidate_numbers(low: int, high: int) -> list[int]:
-    """Return the numbers to try: every one up to 100, then in steps of 2 percent; ``high`` is the last.
+    """Return the numbers of classes to try: every one up to 100, then in steps of 2 percent, up to ``high``.
 
     Raises:
         ValueError: not ``1 <= low <= high``.
@@ -68,7 +68,7 @@ def candidate_numbers(low: int, high: int) -> list[int]:
 
 
 def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
-    """Choose the number nearest to the geometric mean of the counts of dense groups.
+    """Choose the number of classes closest to the geometric mean of HDBSCAN's cluster counts.
 
     Args:
         x: (n, d) rows; compared by cosine on their first principal directions.
@@ -91,7 +91,7 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
 
 
 def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
-    """Count the groups that HDBSCAN finds for each of several minimum sizes.
+    """Count the clusters that HDBSCAN finds for each of several minimum sizes.
 
     Args:
         x: (n, d) rows, n >= 1.
@@ -117,7 +117,7 @@ _ALL_OF_THEM = 8
 
 @dataclass(frozen=True, slots=True)
 class NumClassesSearch:
-    """A number of classes, or another integer that a search finds.
+    """Result of a search for the number of classes, with every number evaluated.
 
     Attributes:
         best: the number of highest score (or lowest value) among those evaluated; the smallest of equals.
@@ -129,7 +129,7 @@ class NumClassesSearch:
 
 
 def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> NumClassesSearch:
-    """Minimize over the integers of ``[low, high]`` by Brent's bounded search on ``objective(int(number))``.
+    """Minimize a function of an integer in ``[low, high]`` by Brent's bounded search.
 
     Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
     of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range of
@@ -176,7 +176,7 @@ def estimate_num_classes(
     search: Literal["brent", "grid"] = "brent",
     progress: Callable[[int, float], None] | None = None,
 ) -> NumClassesSearch:
-    """Estimate the number of clusters that agrees best with the available labels.
+    """Estimate the number of classes as the number of clusters that agree best with the labels.
 
     ``score(k)``: k-means with k clusters on all rows, then the share of the labeled rows that
     the best one-to-one matching of clusters and classes gets right. Too few clusters merge

@@ -31,7 +31,7 @@ REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "o
 
 @dataclass(frozen=True)
 class Tones:
-    """Statistics of the gray values of an image.
+    """Brightness, contrast and sharpness of an image.
 
     Attributes:
         brightness: their mean, 0 to 255.
@@ -46,7 +46,7 @@ class Tones:
 
 
 def measure_tones(gray: NDArray[np.uint8]) -> Tones:
-    """Measure an image, (h, w) with both sides at least 1; sharpness is NaN below 3 pixels."""
+    """Measure the tones of a gray image (h, w) of any size. Sharpness is NaN if a side is below 3 pixels."""
     values = gray.astype(np.float32)
     low, high = _quantiles(gray, (0.01, 0.99))
     middle = 4 * values[1:-1, 1:-1]
@@ -68,7 +68,7 @@ def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float
 
 
 def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
-    """Return each value's distance above the median, in standard deviations (from the median absolute deviation).
+    """Compute robust z-scores: distances above the median in units of the scaled median absolute deviation.
 
     Args:
         values: (n,); NaN is left out and stays NaN.
@@ -84,7 +84,7 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
 
 
 def neighbor_deviations(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,) deviations of distances to a near neighbor, of which 4 make an image unlike all others; NaN = not known."""
+    """Compute robust z-scores (n,) of distances to a near neighbor, where 4 means an outlier and NaN unknown."""
     return deviations(distances, _LEAST_SHARE, _LEAST_DISTANCE)
 
 
@@ -93,7 +93,7 @@ def outlier_scores(
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the outlier scores of each image for each of ``REASONS``.
+    """Score each image for each reason to be an outlier, as listed in ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = not known; ``None``: not judged, as the others.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def promote(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in at least single precision.
+    """Convert a half-precision tensor to float32, and return others unchanged.
 
     Args:
         tensor: any shape; floating point.
@@ -26,7 +26,7 @@ def promote(tensor: Tensor) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which autocast leaves operations on the device of ``tensor`` alone."""
+    """Return a context manager that disables autocast on the device of ``tensor``."""
     device = tensor.device.type
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)

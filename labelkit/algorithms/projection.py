@@ -20,7 +20,7 @@ _LANCZOS_SIZE = 512
 
 
 def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Project rows onto the two directions in which they vary most.
+    """Project samples onto their first two principal components.
 
     Args:
         x: (n, d) numbers, n >= 1.
@@ -37,7 +37,7 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
 
 
 def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
-    """Color rows by the three directions in which they vary most: similar rows, similar colors.
+    """Color samples by their first three principal components, so that similar samples get similar colors.
 
     Args:
         x: (n, d) numbers, n >= 1.
@@ -72,7 +72,7 @@ def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float
 
 
 def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the directions in which rows vary most.
+    """Compute the leading principal directions of samples and their shares of the variance.
 
     Args:
         x: (n, d) numbers, n >= 1.
@@ -111,7 +111,7 @@ def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float6
 
 
 def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean of rows and the directions in which they vary most, reading them block by block, twice.
+    """Compute the mean and the leading principal directions of rows, reading them block by block, twice.
 
     Args:
         rows: (n, d) numbers, in memory or not; n >= 1.
@@ -136,8 +136,8 @@ def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[
     return mean, _largest(products, count)[1]
 
 
-def mapped_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return (n, count) float32: rows less a mean, along directions, as :func:`principal_map` gives them."""
+def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Project rows onto the directions of :func:`principal_map` after subtracting its mean, (n, count) float32."""
     places = np.empty((rows.shape[0], directions.shape[1]), dtype=np.float32)
     for where, part in iterate_blocks(rows):
         places[where] = (part.astype(np.float64) - mean) @ directions
@@ -160,7 +160,7 @@ def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float6
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
-    """Place rows in a plane so that neighbors stay neighbors (t-SNE); distances between groups mean little.
+    """Embed samples in a plane by t-SNE, which keeps neighbors together. Distances between groups mean little.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
     ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's own

@@ -51,7 +51,7 @@ _NORM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How evenly unit vectors are spread; cosines are of pairs of different ones.
+    """Statistics of the pairwise cosines of unit vectors, to judge how evenly they are spread.
 
     Attributes:
         max_cosine: of the closest pair.
@@ -88,7 +88,7 @@ def spread_prototypes(
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
-    """Return unit vectors spread over the sphere; the same generator gives the same ones.
+    """Compute prototypes that are spread evenly over the unit sphere. The same generator gives the same prototypes.
 
     Args:
         num_prototypes: c, >= 2.
@@ -136,7 +136,7 @@ def spread_prototypes(
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
-    """Return the optimal spread where it is known for all c and d, in its own coordinates.
+    """Return optimally spread unit vectors where a closed form is known, otherwise ``None``.
 
     Returns:
         (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), opposite pairs and a
@@ -151,7 +151,7 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
 
 
 def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
-    """Return whether :func:`closed_form` has the least loss of Eq. 5 for every t.
+    """Return whether the closed form minimizes the loss of Eq. 5 for every t; see :func:`closed_form`.
 
     So have the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally optimal
     (Cohn and Kumar, "Universally optimal distribution of points on spheres"). Opposite pairs beside a simplex have not.
@@ -160,7 +160,7 @@ def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
 
 
 def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
-    """Return the increasing sharpness values that :func:`spread_prototypes` optimizes with."""
+    """Return the increasing values of t that :func:`spread_prototypes` optimizes for in turn."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
@@ -168,9 +168,9 @@ def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
 
 
 def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
-    r"""Return :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows; Eq. 5 with pairs averaged.
+    r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
-    At least -2tc/(c - 1), reached by the simplex; 0 where all are equal.
+    This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 where all are equal.
 
     Args:
         prototypes: (c, d), c >= 2, rows of length 1 (to 1e-3; scaled to 1 here).
@@ -186,7 +186,7 @@ def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
 def uniformity_gradient(
     prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the loss of :func:`uniformity` and its gradient along the sphere.
+    """Compute the uniformity loss and its gradient along the sphere; see :func:`uniformity`.
 
     Returns:
         The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
@@ -205,7 +205,7 @@ def uniformity_gradient(
 
 
 def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
-    """Measure how evenly unit rows are spread; (c, d), c >= 2.
+    """Measure how evenly unit vectors (c, d), c >= 2, are spread over the sphere.
 
     Raises:
         ValueError: shape, or a row is not of length 1 to 1e-3 (scaled to 1 here).
@@ -240,7 +240,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
 def cosine_counts(
     prototypes: ArrayLike, *, bins: int = 100, chunk: int = 1024
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Count how often each cosine occurs.
+    """Count the pairwise cosines of prototypes in histogram bins.
 
     Args:
         prototypes: (c, d) unit rows.

@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def source_boxes(matrices: Tensor) -> Tensor:
-    """Return the part of its image that each crop shows.
+    """Compute the box of the original image that each crop shows.
 
     Args:
         matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A crop that is
@@ -30,7 +30,7 @@ def source_boxes(matrices: Tensor) -> Tensor:
 
 
 def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
-    """Return the overlap of both crops in coordinates of the first.
+    """Compute the box where two crops overlap, in pixels of the first crop.
 
     Args:
         first: (b, 4) box of the first crop in its image, any unit.
@@ -54,7 +54,7 @@ def covers_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
 
 
 def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Tensor:
-    """Sample a grid of positions of each map: bilinear, several samples per cell, differentiable.
+    """Sample a grid of vectors from a box of each map by differentiable RoI align, several samples per cell.
 
     Args:
         maps: (b, h, w, d) float, one vector for each token.
@@ -77,6 +77,6 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
 
 
 def unit(values: Tensor) -> Tensor:
-    """Divide the last dimension by its length, at least 1e-6, in at least float32."""
+    """Scale vectors along the last dimension to length 1, in at least float32. Lengths below 1e-6 count as 1e-6."""
     with without_autocast(values):
         return F.normalize(promote(values), dim=-1, eps=1e-6)

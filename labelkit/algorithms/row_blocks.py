@@ -24,7 +24,7 @@ _HALVES_AT_ONCE = 1 << 16
 
 
 class StoredRows:
-    """Some rows of an array, such as a map of a file, as float32.
+    """Lazy float32 view of some or all rows of an array, such as a memory map.
 
     Slices and int64 arrays give new arrays of rows; nothing of the size of all rows is held.
 
@@ -66,14 +66,14 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """Return (n,) divisors that give rows length 1; 1 for rows of zeros."""
+        """Compute the row lengths (n,) as divisors to unit length, with 1 for rows of zeros."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
     def divided(self, divisors: Floats) -> StoredRows:
-        """Return the rows, each divided by a number of (n,), in its precision.
+        """Return a view with each row divided by its divisor (n,), in the precision of the divisor.
 
         Raises:
             ValueError: they are moved already.
@@ -84,8 +84,8 @@ class StoredRows:
         found._divisors = (*self._divisors, divisors)
         return found
 
-    def less(self, offset: NDArray[np.float32]) -> StoredRows:
-        """Return the rows minus an offset, (d,).
+    def minus(self, offset: NDArray[np.float32]) -> StoredRows:
+        """Return a view with an offset (d,) subtracted from each row.
 
         Raises:
             ValueError: they are moved already.
@@ -97,13 +97,13 @@ class StoredRows:
         return found
 
     def read(self, *, in_blocks: bool) -> StoredRows:
-        """Return the rows, read in blocks or copied."""
+        """Return a view of the same rows with another reading mode: in blocks, or copied into memory."""
         found = StoredRows(self._source, self._chosen, in_blocks=in_blocks)
         found._divisors, found._offset = self._divisors, self._offset
         return found
 
     def subset(self, places: NDArray[np.int64]) -> StoredRows:
-        """Return some of these rows, by (m,) positions, with the same offset and scale."""
+        """Return the rows at the given positions (m,), with the same offset and scale."""
         chosen = places if self._chosen is None else self._chosen[places]
         found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
         found._divisors = tuple(divisors[places] for divisors in self._divisors)
@@ -111,7 +111,7 @@ class StoredRows:
         return found
 
     def to_array(self) -> NDArray[np.float32]:
-        """All rows, (n, d), a new array."""
+        """Copy all rows into a new array (n, d)."""
         array = np.empty(self.shape, dtype=np.float32)
         for block in blocks(*self.shape):
             array[block] = self[block]
@@ -122,7 +122,7 @@ Rows = Floats | StoredRows
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return a copy as float32; float16 is converted by shifting bits, which is several times faster than in numpy.
+    """Copy an array as float32, converting float16 by bit shifts, which is several times faster than in numpy.
 
     A sign and ten bits of fraction are moved as they are. The exponent is 112 too small there, which a product puts
     right, numbers below the normal ones included.
@@ -146,19 +146,19 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
-    """Split rows into blocks whose size depends only on the shapes, so that results do not vary."""
+    """Split rows into blocks whose size depends only on the shapes, so that results are reproducible."""
     size = max(1, BLOCK_NUMBERS // numbers_per_row)
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
 def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
-    """Yield (where, rows there), block by block."""
+    """Yield the slice and the rows of each block in turn."""
     for block in blocks(*rows.shape):
         yield block, rows[block]
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Return contiguous rows in float32, or float64 if they are; copied only if needed.
+    """Check an array and convert it to contiguous float32, keeping float64, with a copy only if needed.
 
     Rows to be read in blocks stay where they are.
 
@@ -190,7 +190,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
 
 
 def to_unit_length(rows: Rows, name: str) -> Rows:
-    """Rows scaled to length 1.
+    """Scale rows to length 1.
 
     Raises:
         ValueError: a row is zero.
@@ -204,14 +204,14 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
 
 
 def row_lengths(rows: Floats) -> NDArray[np.float64]:
-    """(n,) lengths, also of rows whose squares would overflow or become zero."""
+    """Compute row lengths (n,), also where the squares would overflow or underflow."""
     largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
     scaled = rows / np.where(largest > 0, largest, 1)[:, None]
     return np.asarray(largest * np.linalg.norm(scaled, axis=1))
 
 
 def column_sums(rows: Rows) -> NDArray[np.float64]:
-    """(d,) sums over the rows."""
+    """Sum the rows in float64, (d,)."""
     sums = np.zeros(rows.shape[1])
     for _, part in iterate_blocks(rows):
         sums += part.astype(np.float64).sum(axis=0)  # faster than a sum that converts
@@ -219,7 +219,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 
 
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
-    """(n,) squared lengths."""
+    """Compute the squared length of each row in float64, (n,)."""
     squares = np.empty(len(rows))
     for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)

@@ -71,7 +71,7 @@ _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
 class LinearScores:
-    """Scores ``features @ weight.T + bias``, made block by block and never stored whole.
+    """Scores ``features @ weight.T + bias``, computed block by block and never stored whole.
 
     Args:
         features: (n, d), of the kinds of ``Scores``.
@@ -104,7 +104,7 @@ class LinearScores:
 
 @dataclass(frozen=True, slots=True)
 class SinkhornResult:
-    """Potentials of the balanced assignment, and the resulting clusters.
+    """Potentials of the balanced assignment, with the resulting clusters and marginals.
 
     Attributes:
         potentials: u, (k,) float64 on the CPU, maximum 0.
@@ -129,7 +129,7 @@ class SinkhornResult:
     lam: float
 
     def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Cluster of largest plan mass of any scores, also of new samples: ``argmax(lam * l + u)``.
+        """Assign samples, also new ones, to the cluster of largest plan mass: ``argmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -140,7 +140,7 @@ class SinkhornResult:
         return torch.cat([logits.argmax(dim=1).cpu() for logits in self._logits(scores)])
 
     def assignments(self, scores: Scores) -> Tensor:
-        """Rows of the plan, each scaled to sum to 1: ``softmax(lam * l + u)``.
+        """Compute soft assignments of samples, rows of the plan scaled to sum to 1: ``softmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -172,7 +172,7 @@ def solve(
     memory_bytes: int = KERNEL_BYTES,
     reduce: Reduce | None = None,
 ) -> SinkhornResult:
-    """Find the potentials of the balanced assignment, and assign every row.
+    """Compute the balanced assignment of samples to clusters by entropic optimal transport.
 
     Args:
         scores: (n_local, k) logits of the rows of this process. No rows at all are allowed where another has some.
@@ -264,13 +264,13 @@ class _SemiDual:
             self._kernel = torch.empty((self._num_rows, k), dtype=dtype, device=self._device)
 
     def sharpen(self, lam: float, max_passes: int) -> None:
-        """Start with a new sharpness; passes are counted in total."""
+        """Set a new sharpness and the number of passes left of the total."""
         self._lam, self.passes_left = lam, max_passes - self.num_passes
         self._origin: Tensor | None = None
         self.best = None
 
-    def at(self, potentials: Tensor) -> _Point:
-        """Make one pass at u, (k,) float64 on the CPU."""
+    def evaluate(self, potentials: Tensor) -> _Point:
+        """Evaluate marginals and objective at the potentials (k,), float64 on the CPU, in one pass over the scores."""
         shift = potentials - (potentials if self._origin is None else self._origin)
         anew = self._kernel is None or self._origin is None or float(shift.max() - shift.min()) > _FAR[self._dtype]
         if anew:
@@ -300,7 +300,10 @@ class _SemiDual:
         return point
 
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Return each row's cluster of largest mass, (n,) int64; its share of the row, (n,) float32; and the cost."""
+        """Assign each sample to its cluster of largest mass, with confidence and cost.
+
+        Clusters (n,) int64; their share of the row, (n,) float32; the cost as in ``SinkhornResult``.
+        """
         ids, confidence = torch.empty(self._num_rows, dtype=torch.int64), torch.empty(self._num_rows)
         log_p = torch.zeros(1, dtype=torch.float64)
         for rows in _blocks(self._scores):
@@ -370,7 +373,7 @@ def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
         scaling = log_prior - point.marginals.clamp_min(_LEAST_SHARE).log()
         return scaling * root, point.slope / root
 
-    point = semi_dual.at(potentials)
+    point = semi_dual.evaluate(potentials)
     pairs: tuple[_Pairs, _Pairs] = (deque(maxlen=_PAIRS), deque(maxlen=_PAIRS))
     errors = [point.error]
     kind = 0
@@ -387,7 +390,7 @@ def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
             for held in pairs:
                 held.clear()
             # a scaling step, an iteration of the published algorithm, never moves away from the solution
-            after = semi_dual.at(point.potentials + before[0] / root)
+            after = semi_dual.evaluate(point.potentials + before[0] / root)
         step = (after.potentials - point.potentials) * root
         for held, old, new in zip(pairs, before, uphill(after), strict=True):
             change = old - new
@@ -415,7 +418,7 @@ def _line_search(semi_dual: _SemiDual, point: _Point, direction: Tensor, tol: fl
     for _ in range(_LINE_SEARCH_PASSES):
         if semi_dual.passes_left < 1:
             return None
-        after = semi_dual.at(point.potentials + step * direction)
+        after = semi_dual.evaluate(point.potentials + step * direction)
         if after.error <= tol:
             return after
         new_slope, rise = float(after.slope @ direction), after.value - point.value
@@ -448,7 +451,7 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
 
 
 def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Prior shares of k clusters.
+    """Build the prior shares of k clusters.
 
     Args:
         spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
@@ -479,7 +482,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Assign larger shares to clusters that are already larger; ties keep the order of the ids.
+    """Assign larger prior shares to larger clusters, where ties keep the order of the ids.
 
     Which cluster is which is arbitrary, so an unequal prior would inflate some cluster for nothing. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.
@@ -497,7 +500,10 @@ def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
 
 
 def cluster_sizes(prior: Tensor, n: int) -> Tensor:
-    """Whole numbers of samples, (k,) int64 that sum to n: ``n * prior`` by largest remainder, smaller ids first."""
+    """Round ``n * prior`` to cluster sizes that sum to n, by largest remainder, (k,) int64.
+
+    Of equal remainders the smaller id counts.
+    """
     exact = prior.double() * n
     # a share such as 1/3 times n may fall short of a whole number by rounding
     sizes = (exact + 1e-9).floor()
@@ -507,7 +513,7 @@ def cluster_sizes(prior: Tensor, n: int) -> Tensor:
 
 
 def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> Tensor:
-    """Hard assignment of largest total score with exact cluster sizes, by linear assignment.
+    """Assign samples to clusters of exact sizes with the largest total score, by linear assignment.
 
     Args:
         scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.

@@ -60,7 +60,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnlabeledGroups:
-    """Expected effect of groups without a label.
+    """Expected accuracy for each number of groups without a label, with standard errors.
 
     Attributes:
         numbers: numbers of such groups that were looked at, from 0.
@@ -80,7 +80,7 @@ class UnlabeledGroups:
     chance: float
 
     def best(self, *, some: bool = False) -> int:
-        """Return the number of groups without a label.
+        """Return the best number of groups without a label, 0 if the evidence for any is too weak.
 
         Args:
             some: there are some; 0 only if no other number was looked at.
@@ -92,8 +92,8 @@ class UnlabeledGroups:
         found = any(lead > least and self.nearer > nearer for least, nearer in _SIGNS)
         return self.numbers[1 + int(ahead.argmax())] if some or found else 0
 
-    def near(self, number: int) -> tuple[int, int]:
-        """Return the first and last number that two standard errors do not tell from this one, of those examined."""
+    def plausible_range(self, number: int) -> tuple[int, int]:
+        """Return the range of numbers whose expected accuracy is at most two standard errors below the given one's."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
         found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]
@@ -108,7 +108,7 @@ def estimate_unlabeled_groups(
     generator: np.random.Generator,
     min_size: int = 1,
 ) -> UnlabeledGroups | None:
-    """Estimate the effect of groups without a label.
+    """Estimate the accuracy of predictions for different numbers of groups without a label.
 
     Args:
         features: (n, d) float rows of length 1; some thousands at most, since a tree takes n squared.

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
-from labelkit.data.folders import ignored_notes, left_out, split_from_name, splits_and_classes
+from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
-from labelkit.data.tables import find_label_column, without_labels
+from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, open_regular, parse_json
 
@@ -48,12 +48,12 @@ _MOST_SHOWN: Final = 3
 
 
 def is_shards(text: str) -> bool:
-    """Return whether a data set is named by the files that hold it."""
+    """Return whether a text names a data set by its archive files, such as ``.tar`` or ``.parquet``."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
 def open_place(place: Place) -> BinaryIO:
-    """Open a file for reading from any place.
+    """Open a local or remote file for reading with random access.
 
     Raises:
         OSError: there is none, or it is not a regular file.
@@ -68,7 +68,7 @@ def _absolute(places: Sequence[Place]) -> tuple[Place, ...]:
 
 
 def expand_shards(text: str) -> list[Place]:
-    """Return the files that a pattern stands for, in the order of their names.
+    """Return the archive files that match a pattern, sorted by name.
 
     Raises:
         DatasetError: none, or one that is named is not there.
@@ -130,7 +130,7 @@ _NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarSource:
-    """Members of archives by their places.
+    """Images in tar archives, read by their position in the file.
 
     Attributes:
         paths: the archives.
@@ -141,7 +141,7 @@ class TarSource:
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the member of row ``index``; :class:`BadImage` if that fails, `DatasetError` if it cannot be fetched."""
+        """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
         archive, begin, size = self.places[index].tolist()
         path = self.paths[archive]
         if size > MAX_FILE_BYTES:
@@ -160,7 +160,7 @@ class TarSource:
         return EncodedImage(content)
 
     def select(self, rows: NDArray[np.int64]) -> TarSource:
-        """Return the members of ``rows``."""
+        """Return a source of the images at the given indices."""
         return TarSource(self.paths, self.places[rows])
 
 
@@ -186,13 +186,13 @@ class _Found:
 def load_tars(
     paths: Sequence[Place], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
 ) -> ImageDataset:
-    """List the images of archives.
+    """List the images in tar archives as a data set.
 
     Args:
         paths: archives without compression.
         name: of the data set.
         label_column: field of the labels in ``.json``; by default the usual one.
-        exclude: patterns of what to leave out; see :func:`labelkit.data.folders.left_out`.
+        exclude: patterns of what to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
 
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
@@ -213,7 +213,7 @@ def load_tars(
     if found.unended:
         notes.append(f"{', '.join(found.unended[:3])}: no mark at the end of the archive, which may be cut off")
     if without:
-        notes.append(f"{len(without)} .json files have {without_labels(without[0])}")
+        notes.append(f"{len(without)} .json files have {missing_labels_note(without[0])}")
     split_of_file = _splits_of_files(paths)
     splits, classes, said = splits_and_classes(ids)
     if any(split_of_file):
@@ -256,7 +256,7 @@ def _list_one(
                     if not member.isdir():
                         ignored["links and devices"] += 1
                     continue
-                if (left := left_out(inner, exclude)) is not None:
+                if (left := exclusion_reason(inner, exclude)) is not None:
                     ignored[left[1]] += 1
                     continue
                 suffix = PurePosixPath(inner).suffix.lower()
@@ -351,7 +351,7 @@ _HELD_BYTES: Final = 1 << 28
 
 @dataclass(slots=True, eq=False)
 class ParquetSource:
-    """Rows of files by their numbers.
+    """Images in Parquet files, read by their row number.
 
     Attributes:
         paths: the files.
@@ -365,7 +365,7 @@ class ParquetSource:
     _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
 
     def read(self, index: int) -> EncodedImage:
-        """Read row ``index``; :class:`BadImage` if that fails."""
+        """Read the image at ``index``, or raise :class:`BadImage`."""
         file, group, place = self.places[index].tolist()
         try:
             value = self._group(file, group)[place].as_py()
@@ -394,7 +394,7 @@ class ParquetSource:
         return found
 
     def select(self, rows: NDArray[np.int64]) -> ParquetSource:
-        """Return the rows of ``rows``."""
+        """Return a source of the images at the given indices."""
         return ParquetSource(self.paths, self.column, self.places[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -403,7 +403,7 @@ class ParquetSource:
 
 
 def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
-    """List the images of Parquet files.
+    """List the images in Parquet files as a data set.
 
     Args:
         paths: files with the same columns.
@@ -444,7 +444,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
     source = ParquetSource(_absolute(paths), column, np.concatenate(pieces).astype(np.int64))
-    notes = [without_labels(label_fault)] if label_fault else []
+    notes = [missing_labels_note(label_fault)] if label_fault else []
     classes = [_named(value, class_names) for value in labels]
     if not class_names:
         classes, told = classes_of(labels)

@@ -21,7 +21,7 @@ from labelkit.errors import ConfigError, DatasetError
 
 @dataclass(frozen=True, slots=True)
 class ViewGeometry:
-    """Mapping from each pixel of a view to its source image.
+    """Affine map or homography from the pixels of each view to its source image.
 
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
@@ -34,13 +34,13 @@ class ViewGeometry:
 
     @property
     def on_host(self) -> Tensor:
-        """The matrices on the CPU."""
+        """Return the matrices of the views as a CPU tensor."""
         return self.matrices.cpu() if self.host is None else torch.from_numpy(self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """Labels and rows of a batch on the CPU, where they come from.
+    """Copy of a batch's labels and sample indices in CPU memory.
 
     Attributes:
         labels: (b,) int64, as in the batch.
@@ -53,7 +53,7 @@ class HostBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A few samples, each in one or more views.
+    """Batch of images in one or more views, with their labels and sample indices.
 
     Attributes:
         views: one (b, c, h, w) float32 tensor per view, normalized by the backbone's mean and std.
@@ -73,24 +73,24 @@ class Batch:
 
     @property
     def on_host(self) -> HostBatch:
-        """Labels and rows on the CPU; those that the loader made need no copy, for which a GPU would be waited for."""
+        """Return labels and sample indices on the CPU, without waiting for a GPU if the loader made the batch."""
         if self.host is not None:
             return self.host
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
     def places(self, chosen: NDArray[np.bool_]) -> Tensor:
-        """Return the indices where a CPU mask is true, (m,) int64 on the device of the batch."""
+        """Return the indices of a CPU mask's true entries, (m,) int64 on the device of the batch."""
         return send(np.flatnonzero(chosen), self.labels.device)
 
     @property
     def images(self) -> Tensor:
-        """The first view, (b, c, h, w); all there is for methods with one view."""
+        """First view of the images, (b, c, h, w), the only one for methods with one view."""
         return self.views[0]
 
 
 @dataclass(frozen=True, slots=True)
 class DataInfo:
-    """What a method may know about the training set when it is built.
+    """Facts about the training set that a method receives when it is built.
 
     Attributes:
         num_samples: rows of the data set, n.
@@ -126,7 +126,7 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes of a classifier: as asked for, or those of the data set, with or without images.
+        """Return the number of classes that a classifier needs: the requested one, or that of the data set.
 
         Args:
             dataset: its name, for messages.
@@ -158,12 +158,12 @@ _ALIGNED: Final = 64  # bytes; any type may begin there
 
 
 def send(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Return an array on a device; on the CPU it is the same memory."""
+    """Move a numpy array to a device as a tensor, sharing memory on the CPU."""
     return send_all((values,), device)[0]
 
 
 def send_all(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Return arrays on a device, for which they travel together; on the CPU they are the same memory."""
+    """Move several arrays to a device in one transfer, sharing memory on the CPU."""
     tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in arrays]
     if device.type == "cpu":
         return tensors
@@ -180,7 +180,7 @@ def send_all(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tenso
 
 
 def send_tensor(values: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on a device; on the CPU it is the same one."""
+    """Move a CPU tensor to a device, or return the same tensor if the device is the CPU."""
     if device.type == "cpu":
         return values
     return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
@@ -188,7 +188,7 @@ def send_tensor(values: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MixedBatch:
-    """Images that belong to two labels.
+    """Batch of images blended by mixup, with two labels for each.
 
     Attributes:
         images: (b, c, h, w).
@@ -204,7 +204,7 @@ class MixedBatch:
 
 
 def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBatch:
-    """Blend each image with another one of the batch.
+    """Blend each image with another image of the batch (mixup).
 
     Args:
         batch: its first view is used.
@@ -221,7 +221,7 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
 
 @dataclass(frozen=True, slots=True)
 class RowShares:
-    """Partner and weight of each row for blending.
+    """Blending partner and weight of each row of a batch, for MixMatch.
 
     Attributes:
         shares: (m,) float32 in [0.5, 1], how much of the row itself.
@@ -232,13 +232,13 @@ class RowShares:
     partners: Tensor
 
     def blend(self, values: Tensor) -> Tensor:
-        """Return ``share * value + (1 - share) * value of the partner`` for each of (m, ...) rows."""
+        """Blend each of (m, ...) rows with its partner: ``share * value + (1 - share) * partner``."""
         shares = self.shares.reshape(-1, *[1] * (values.ndim - 1)).to(values.dtype)
         return torch.lerp(values[self.partners], values, shares)
 
 
 def row_shares(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> RowShares:
-    """Draw a share and a partner for each row; every row keeps the larger part of itself (MixMatch, Eq. 8 and 9).
+    """Draw a blending partner and weight for each row, the larger weight for the row itself (MixMatch, Eq. 8 and 9).
 
     Args:
         count: rows, m.

@@ -14,13 +14,13 @@ _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Res
 
 
 def resized_side(size: int, resize_ratio: float) -> int:
-    """Return the shorter side of an image before the square crop, in pixels."""
+    """Return the shorter side of an image before the center crop, in pixels."""
     # The addend keeps 32 * (36 / 32) from falling below 36.
     return int(size * resize_ratio + 1e-6)
 
 
 def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
-    """Return the part of each original that a center crop shows after the shorter side was resized.
+    """Compute the box of each original image that a center crop shows after resizing.
 
     Args:
         size: of the square crop, pixels.
@@ -39,7 +39,7 @@ def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) ->
 def resized_shape(
     side: int, heights: NDArray[np.float64], widths: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows and columns of images whose shorter side becomes ``side``; as torchvision, cut to whole pixels."""
+    """Compute heights and widths after resizing the shorter side to ``side``, rounded down as in torchvision."""
     shorter = np.minimum(heights, widths)
     return np.floor(side * heights / shorter + 1e-9), np.floor(side * widths / shorter + 1e-9)
 
@@ -51,7 +51,7 @@ def resized_boxes(
     step_y: NDArray[np.float64],
     step_x: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return squares of resized images as boxes of the originals, (b, 4).
+    """Convert square crops of resized images to boxes (b, 4) of the original images.
 
     Args:
         size: of the squares, pixels.
@@ -64,7 +64,7 @@ def resized_boxes(
 
 
 def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolation: Interpolation) -> NDArray[np.uint8]:
-    """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
+    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     height, width, channels = image.shape
     left, top, right, bottom = (float(edge) for edge in np.asarray(box))
     # Sums of steps may pass the edge by a rounding error, which Pillow refuses.

@@ -40,7 +40,7 @@ SPLIT_WORDS: Final = {
 
 
 class EncodedImage:
-    """One image as it is stored: the bytes of a file, or pixels of a set kept as one array.
+    """One image in its stored form: the bytes of a file, or the pixels of an array.
 
     Args:
         content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
@@ -53,17 +53,17 @@ class EncodedImage:
 
     @property
     def sha256(self) -> bytes:
-        """Digest, 32 bytes: of the file, or of the pixels in C order."""
+        """Compute the SHA-256 digest of the file, or of the pixels in C order, as 32 bytes."""
         content = self._content
         return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
 
     @property
     def size(self) -> int:
-        """Size in bytes: of the file, or of the pixels."""
+        """Size of the file or of the pixels in bytes."""
         return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
     def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
-        """Return (h, w, channels) uint8 pixels, smaller than they are if ``least_side`` allows the decoder that.
+        """Decode the image to (h, w, channels) uint8 pixels, possibly downscaled if ``least_side`` allows it.
 
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
@@ -73,7 +73,9 @@ class EncodedImage:
         return self._stored(channels)
 
     def decode_reduced(self, channels: Channels, least_side: int | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """Return pixels, shrunk where :func:`labelkit.data.decode.decode_reduced` does, and height and width in full.
+        """Decode the image, shrinking very large ones, and return the pixels with the full height and width.
+
+        See :func:`labelkit.data.decode.decode_reduced`.
 
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
@@ -83,7 +85,7 @@ class EncodedImage:
         return self._stored(channels), (self._content.shape[0], self._content.shape[1])
 
     def full_size(self) -> tuple[int, int]:
-        """Return height and width of the image, from the header of its file alone.
+        """Read height and width of the image from the header of its file.
 
         Raises:
             BadImage: see :func:`labelkit.data.decode.image_size`.
@@ -93,13 +95,13 @@ class EncodedImage:
         return self._content.shape[0], self._content.shape[1]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return why the image lost almost all content in decoding; ``None`` if it did not, or was empty."""
+        """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty."""
         if isinstance(self._content, bytes):
             return lost_content(self._content, pixels, max_pixels=self._max_pixels)
         return None
 
     def with_limit(self, max_pixels: float) -> EncodedImage:
-        """Return the image with another limit of pixels."""
+        """Return the same image with another limit on the number of pixels."""
         return EncodedImage(self._content, max_pixels)
 
     def _stored(self, channels: Channels) -> NDArray[np.uint8]:
@@ -119,10 +121,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RowSource(Protocol[T_co]):
-    """Reads the data of row i; picklable, for use in worker processes."""
+    """Protocol of picklable readers, which return one item of a data set by its index."""
 
     def read(self, index: int) -> T_co:
-        """Return what belongs to row ``index``.
+        """Return the item at ``index``.
 
         Raises:
             BadImage: the file of an image cannot be read.
@@ -131,7 +133,7 @@ class RowSource(Protocol[T_co]):
         ...
 
     def select(self, rows: NDArray[np.int64]) -> RowSource[T_co]:
-        """Return a source whose row i is this one's row ``rows[i]``."""
+        """Return a source of the items at the given indices, in that order."""
         ...
 
 
@@ -143,54 +145,54 @@ MaskSource = RowSource[NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Image files below one folder."""
+    """Images stored as files below one folder."""
 
     root: Path
     sample_ids: tuple[str, ...]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the file of row ``index``; :class:`BadImage` if that fails."""
+        """Read the image file at ``index``, or raise :class:`BadImage`."""
         return EncodedImage(read_image_file(self.root / self.sample_ids[index]))
 
     def select(self, rows: NDArray[np.int64]) -> FileSource:
-        """Return the files of ``rows``."""
+        """Return a source of the files at the given indices."""
         return FileSource(self.root, tuple(self.sample_ids[row] for row in rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource:
-    """Images of one size, kept as one (n, h, w, c) uint8 array."""
+    """Images of equal size, stored as one (n, h, w, c) uint8 array."""
 
     images: NDArray[np.uint8]
 
     def read(self, index: int) -> EncodedImage:
-        """Return the pixels of row ``index``."""
+        """Return the image at ``index``."""
         return EncodedImage(self.images[index])
 
     def select(self, rows: NDArray[np.int64]) -> ArraySource:
-        """Return the pixels of ``rows``."""
+        """Return a source of the images at the given indices."""
         return ArraySource(self.images[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class LimitedSource:
-    """The images of another source, of at most this many pixels."""
+    """Images of another source with a limit on the number of pixels."""
 
     source: ImageSource
     max_pixels: float
 
     def read(self, index: int) -> EncodedImage:
-        """Read row ``index`` of the source; :class:`BadImage` if that fails."""
+        """Read the image at ``index``, or raise :class:`BadImage`."""
         return self.source.read(index).with_limit(self.max_pixels)
 
     def select(self, rows: NDArray[np.int64]) -> LimitedSource:
-        """Return the images of ``rows``."""
+        """Return a source of the images at the given indices."""
         return LimitedSource(self.source.select(rows), self.max_pixels)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """The listing of a data set, rows sorted by the bytes of their names.
+    """Listing of a data set: sample ids, labels and splits of its images, sorted by the bytes of the ids.
 
     Attributes:
         name: registered name, or name of the folder or CSV file.
@@ -273,7 +275,7 @@ class ImageDataset:
         return len(self.sample_ids)
 
     def select(self, rows: ArrayLike) -> ImageDataset:
-        """Return a listing of some rows; classes and splits keep their numbers.
+        """Return a data set of the selected images, with the same numbers for classes and splits.
 
         Args:
             rows: strictly increasing row numbers.
@@ -300,7 +302,7 @@ class ImageDataset:
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:
-        """Return the rows of a split, increasing; all rows for ``None``.
+        """Return the increasing row indices of the images in a split, or of all images for ``None``.
 
         Raises:
             DatasetError: there is no such split, or it is empty.
@@ -317,7 +319,7 @@ class ImageDataset:
         return rows
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) over names, labels and class names, and content: the identity of the listing."""
+        """Return the SHA-256 (hex) of names, labels, class names and content, which identifies the data set."""
         digest = hashlib.sha256()
         for names in (self.sample_ids, self.class_names):
             digest.update(len(names).to_bytes(8, "little"))
@@ -332,7 +334,7 @@ class ImageDataset:
 
 
 def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
-    """Return the key of an order in which 2 < 10 and a2 < a10."""
+    """Return a sort key for natural order, in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
         return ((0, float(name), name),)
@@ -340,7 +342,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that are there: train, val, test, unlabeled."""
+    """Return the splits that occur in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
 
@@ -357,7 +359,7 @@ def listing(
     split_names: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> ImageDataset:
-    """Return the data set of photos whose labels, all of which may be used, and splits are known by name.
+    """Build a data set from the class names and split names of its images.
 
     Args:
         name: of the set.
@@ -391,7 +393,7 @@ def numbered_listing(
     listed: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Return the data set of images whose labels, all of which may be used, and splits are known by number.
+    """Build a data set from the class numbers and split numbers of its images.
 
     Args:
         name: of the set.
@@ -422,7 +424,7 @@ def numbered_listing(
 
 
 def sorted_by_bytes(names: Iterable[str]) -> list[str]:
-    """Return names in the order of rows."""
+    """Sort names by their bytes, the order of images in a data set."""
     return sorted(names, key=os.fsencode)
 
 
@@ -437,7 +439,7 @@ Scoring = Literal["coco", "voc"]
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """Annotated objects of one image.
+    """Annotated objects of one image: boxes, labels and optional outlines.
 
     Attributes:
         boxes: (m, 4) float64 left, top, right, bottom in pixels; a pixel reaches from its number to the next.
@@ -458,19 +460,19 @@ class Objects:
         return len(self.labels)
 
     def learnable(self) -> NDArray[np.int64]:
-        """Return which objects to train on: not ignored, with a box of nonzero area."""
+        """Return the indices of the objects to train on: not ignored, and with a box of nonzero area."""
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
     def select(self, places: NDArray[np.int64]) -> Objects:
-        """Return some of them."""
+        """Return the objects at the given positions."""
         outlines = None if self.outlines is None else tuple(self.outlines[place] for place in places)
         return Objects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """The objects of a set, in one table.
+    """Annotated objects of all images of a data set.
 
     Attributes:
         rows: ``Objects`` of each image.
@@ -488,18 +490,19 @@ class ListedObjects:
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
     def read(self, index: int) -> Objects:
-        """Return the objects of row ``index``."""
+        """Return the objects of the image at ``index``."""
         return self.rows[index]
 
     def select(self, rows: NDArray[np.int64]) -> ListedObjects:
-        """Return the objects of ``rows``."""
+        """Return the objects of the images at the given indices."""
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
 
 
 def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
-    """Return the first box of which less than half lies in its image; ``None`` without, or if the size is not said.
+    """Return the first box that lies less than half inside its image.
 
-    A few pixels beyond the border are common in published sets; coordinates of another meaning are what this finds.
+    ``None`` if there is none, or if the size is unknown. A few pixels beyond the border are common in published sets;
+    coordinates of another meaning are what this finds.
     """
     if not size[0] or not len(boxes):
         return None
@@ -516,24 +519,24 @@ def no_objects() -> Objects:
 
 @dataclass(frozen=True, slots=True)
 class JoinedSource:
-    """Rows of one source, then rows of another."""
+    """Concatenation of two sources, with the items of the first one before those of the second."""
 
     first: ImageSource
     second: ImageSource
     num_first: int
 
     def read(self, index: int) -> EncodedImage:
-        """Read from the source that the row is of."""
+        """Read the item at ``index`` from the source that holds it."""
         return self.first.read(index) if index < self.num_first else self.second.read(index - self.num_first)
 
     def select(self, rows: NDArray[np.int64]) -> JoinedSource:
-        """Return the rows; they increase, so those of the first source stay first."""
+        """Return a source of the items at the given increasing indices."""
         split = int(np.searchsorted(rows, self.num_first))
         return JoinedSource(self.first.select(rows[:split]), self.second.select(rows[split:] - self.num_first), split)
 
 
 def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
-    """Return both as one set for training; labels are those of the first one, of the other there are none.
+    """Concatenate a set of object images and a set of scenes for training, dropping the labels of the scenes.
 
     Sample ids get ``object/`` and ``scene/`` before them, so that they stay sorted and unique.
     """
@@ -560,8 +563,8 @@ IGNORE: Final = 255
 _MEANINGLESS: Final = -1
 
 
-def table_of(meaning: Mapping[int, int]) -> NDArray[np.int16]:
-    """Return the (256,) class of each value of a pixel, -1 = it has no meaning; 255 is ``IGNORE`` unless told."""
+def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
+    """Build the (256,) table from pixel value to class, with -1 for no class and 255 for ``IGNORE`` by default."""
     table = np.full(256, _MEANINGLESS, dtype=np.int16)
     table[IGNORE] = IGNORE
     for value, label in meaning.items():
@@ -571,12 +574,12 @@ def table_of(meaning: Mapping[int, int]) -> NDArray[np.int16]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileMasks:
-    """Mask files below one folder.
+    """Segmentation masks stored as files below one folder.
 
     Attributes:
         root: the folder.
         files: mask of each row, relative to it.
-        table: (256,) int16, class of each value, see ``table_of``.
+        table: (256,) int16, class of each value, see ``class_table``.
     """
 
     root: Path
@@ -584,7 +587,7 @@ class FileMasks:
     table: NDArray[np.int16]
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the (h, w) uint8 classes of row ``index``, 255 = ignore.
+        """Read the mask at ``index`` as (h, w) uint8 classes, 255 = ignore.
 
         Raises:
             DatasetError: the file cannot be read, is no mask, or has a value without meaning.
@@ -606,7 +609,7 @@ class FileMasks:
         return classes.astype(np.uint8)
 
     def select(self, rows: NDArray[np.int64]) -> FileMasks:
-        """Return the masks of ``rows``."""
+        """Return a source of the masks at the given indices."""
         return FileMasks(self.root, tuple(self.files[row] for row in rows), self.table)
 
 
@@ -617,7 +620,7 @@ def _ranges(values: NDArray[np.int64]) -> str:
 
 
 def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return an image (h, w, c) and its mask (h, w).
+    """Read an image (h, w, c) and its mask (h, w).
 
     Raises:
         DatasetError: one of them cannot be read, or their sizes differ; or the set has no masks.

@@ -91,7 +91,7 @@ _open_lock = threading.Lock()
 
 
 class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
-    """The file cannot be decoded as an image; ``reason`` says why in a few words."""
+    """Exception for a file that cannot be decoded as an image, with a short ``reason``."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -99,7 +99,7 @@ class BadImage(Exception):  # noqa: N818 - a finding about one file, not an erro
 
 
 def image_suffixes() -> frozenset[str]:
-    """Suffixes, in lower case, of the files that can be decoded here; those of HEIC with pillow-heif alone."""
+    """Return the supported image file suffixes in lower case, including HEIC only if pillow-heif is installed."""
     return IMAGE_SUFFIXES | HEIF_SUFFIXES if find_spec("pillow_heif") is not None else IMAGE_SUFFIXES
 
 
@@ -117,7 +117,7 @@ def _heif_format() -> str:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Read a regular file whole.
+    """Read the content of a regular file, up to a size limit.
 
     Raises:
         BadImage: no regular file (a FIFO would block for ever), empty, above 1 GiB, unreadable.
@@ -144,7 +144,7 @@ def read_image_file(path: Path) -> bytes:
 def decode_image(
     content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None = None
 ) -> NDArray[np.uint8]:
-    """Decode an image whole, whatever its suffix says.
+    """Decode an image file to uint8 pixels, whatever its suffix.
 
     Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, alpha
     is laid over white, animations give their first frame. Damaged metadata that does not touch the
@@ -169,7 +169,7 @@ def decode_image(
 def decode_reduced(
     content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Decode as ``decode_image``, but shrink images of more than 64 megapixels by 2, 4, ... to less.
+    """Decode an image like ``decode_image``, but shrink images above 64 megapixels by a power of 2.
 
     Args:
         content: the bytes of a file.
@@ -184,7 +184,7 @@ def decode_reduced(
 
 
 def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
-    """Return height and width of an image as ``decode_image`` gives it, from its header alone.
+    """Read height and width of an image from its header, as ``decode_image`` would return them.
 
     Raises:
         BadImage: not an allowed format, too large, or a damaged header.
@@ -201,7 +201,7 @@ def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, 
 
 
 def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
-    """Return why an image lost almost all content in decoding; ``None`` if it did not, or was empty.
+    """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
 
     Args:
         content: the bytes of the file.
@@ -285,7 +285,7 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
 
 
 def decode_mask(content: bytes) -> NDArray[np.uint8]:
-    """Decode an image whose values are numbers of classes or objects, as they are stored: palettes stay numbers.
+    """Decode a mask image to its stored class or object numbers, without applying a palette.
 
     Args:
         content: the bytes of a file, PNG as a rule.

@@ -40,7 +40,7 @@ _NO_PHOTOS: Final = frozenset(
 
 
 def split_from_name(name: str) -> str | None:
-    """Return the split that the name of a folder, or of a file without its suffix, says; ``None``: it says none.
+    """Return the split that the name of a folder or file stands for, or ``None``.
 
     Words that only begin with one of a split say none, as test-tubes does.
     """
@@ -48,8 +48,8 @@ def split_from_name(name: str) -> str | None:
     return None if found is None else SPLIT_WORDS[found[1].lower()]
 
 
-def left_out(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return which part of a path below the data set marks it as no photo, and why; ``None`` if it may be one.
+def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Return which part of a path excludes the file from the data set and why, or ``None``.
 
     Args:
         name: parts separated by ``/``.
@@ -80,12 +80,12 @@ def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
 def walk_images(
     folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = (), follow_links: bool = False
 ) -> list[str]:
-    """List image files below a folder as ``/``-separated relative names, in any order.
+    """List the image files below a folder as ``/``-separated relative paths, in any order.
 
     Args:
         folder: the folder.
         ignored: counts what is not listed, by its kind.
-        exclude: patterns of what to leave out; see :func:`left_out`.
+        exclude: patterns of what to leave out; see :func:`exclusion_reason`.
         follow_links: list what links to folders lead to, but for those in a circle.
 
     Raises:
@@ -105,7 +105,7 @@ def walk_images(
             ) from error
         for entry in entries:
             name = prefix + entry.name
-            if (left := left_out(name, exclude)) is not None:
+            if (left := exclusion_reason(name, exclude)) is not None:
                 ignored[left[1]] += 1
             elif entry.is_dir(follow_symlinks=False):
                 pending.append((f"{name}/", above))
@@ -132,7 +132,7 @@ def load_folder(
     exclude: Sequence[str] = (),
     follow_links: bool = False,
 ) -> ImageDataset:
-    """List a folder: class folders, or split folders with class folders, or images without labels.
+    """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
     What folders mean is in :func:`splits_and_classes`.
 
@@ -141,7 +141,7 @@ def load_folder(
         name: of the data set; by default that of the folder.
         any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
             says so where they are not.
-        exclude: patterns of what to leave out; see :func:`left_out`.
+        exclude: patterns of what to leave out; see :func:`exclusion_reason`.
         follow_links: list what links to folders lead to.
 
     Raises:
@@ -166,7 +166,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     suffixes = image_suffixes()
     for file in files:
         inner = "/".join(part for part in file.path.removeprefix(path).split("/") if part)
-        if (why := left_out(inner, exclude)) is not None:
+        if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
         elif (suffix := file.suffix.lower()) not in suffixes:
             ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
@@ -185,8 +185,8 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
 
 
-def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
-    """Remove images whose names match an ``exclude`` pattern, and classes left without images.
+def exclude_images(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
+    """Remove the images whose names match an ``exclude`` pattern, and classes left without images.
 
     Raises:
         DatasetError: no image is left.
@@ -235,7 +235,7 @@ def _listing(
 
 
 def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
-    """Return the split and the class of each image, as the folders in its name say, and notes about doubtful folders.
+    """Infer the split and the class of each image from its folders, with notes about doubtful folders.
 
     Folders are splits if all at the top are called like one (train, Testing, val2017, unlabeled, ...); likewise if
     several splits are there, or one whose images all lie in folders below it, beside others, which then are neither
@@ -307,5 +307,5 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
 
 
 def ignored_notes(ignored: Counter[str]) -> list[str]:
-    """Return notes on files that were not listed, by kind."""
+    """Return a note that counts the files left out, by kind."""
     return [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []

@@ -38,7 +38,7 @@ _READ_CHUNK: Final = 64
 
 
 class ImageBank:
-    """The images of a data set, in memory if small, and the list of those that cannot be read.
+    """Images of a data set, decoded into memory if they are small, and the list of unreadable ones.
 
     Building it decodes every image once, in threads, so that a broken file is known before training.
 
@@ -152,18 +152,18 @@ class ImageBank:
 
     @property
     def in_memory(self) -> bool:
-        """Return whether ``images`` holds every image."""
+        """Return whether all images are held in memory."""
         return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
-        """What reads images for a pass over them; its processes stay for the next pass, as they start in seconds."""
+        """Return the reader of the images, whose worker processes stay alive for the next pass."""
         if self._reader is None or self._reader[0] != num_workers:
             self._reader = num_workers, Reader(self.dataset.source, self.channels, num_workers)
         kept = self._reader[1]
         return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Reject a data set with too many images that cannot be read.
+        """Raise an error if more images are unreadable than allowed.
 
         Args:
             max_bad: allowed share in ``[0, 1]``.
@@ -186,7 +186,7 @@ class ImageBank:
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return (b, c, h, w) uint8 on the device.
+        """Return the images of the given rows as (b, c, h, w) uint8 on the device.
 
         Raises:
             ValueError: the images are not in memory, or a row is not in the bank.
@@ -202,7 +202,7 @@ class ImageBank:
         return self.images[send(slots, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Reject views that images in memory are too large for.
+        """Raise an error if a view is too small for the images in memory.
 
         Raises:
             ConfigError: a view would skip pixels.
@@ -228,7 +228,7 @@ class ImageBank:
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Make all views of some images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""
+        """Make all views of images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""
         partners = None if pairs is None else self.gather(pairs.rows)
         return apply_views(self.gather(rows), draws, views, normalize=normalize, pairs=pairs, partners=partners)
 
@@ -254,7 +254,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
 
 
 def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
-    """Return the kind of each view, numbered by first appearance.
+    """Number the kinds of views by first appearance, and return the kind of each view.
 
     Args:
         views: of an epoch.
@@ -271,7 +271,7 @@ def draw_views(
     num_views: int,
     followers: Sequence[int] = (),
 ) -> NDArray[np.int64]:
-    """Draw which of the kept views of an image stand for each view of an epoch.
+    """Draw which cached view of an image each view of an epoch uses.
 
     Args:
         draws: random numbers of the b images.
@@ -295,7 +295,7 @@ def draw_views(
 
 
 class CachedViewBank(ImageBank):
-    """Cached views on the device where batches are made.
+    """Cached views of images, kept on the device where batches are made.
 
     Args:
         bank: the images that they are of.
@@ -331,7 +331,7 @@ class CachedViewBank(ImageBank):
 
     @property
     def in_memory(self) -> bool:
-        """True: no worker reads a file."""
+        """Return True, since no worker reads a file."""
         return True
 
     def make_views(
@@ -343,7 +343,7 @@ class CachedViewBank(ImageBank):
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return kept values (b, ...) in their stored type for each view, and geometry where views follow others."""
+        """Return the cached values (b, ...) in their stored type for each view, and geometry if views follow others."""
         drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
             send_tensor(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
@@ -357,8 +357,8 @@ class CachedViewBank(ImageBank):
             geometry.append(ViewGeometry(send_tensor(torch.from_numpy(matrices), self.device), matrices))
         return made, tuple(geometry)
 
-    def unchanged(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return what is kept of images as they are examined outside of training, (b, ...) on the device."""
+    def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return the cached values of images without augmentation, (b, ...) on the device."""
         values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return send_tensor(torch.from_numpy(values), self.device)
 
@@ -371,7 +371,7 @@ class CachedViewBank(ImageBank):
 
 
 class RowBank(ImageBank):
-    """Unit-length embeddings on the device where batches are made.
+    """Unit-length embeddings, kept on the device where batches are made.
 
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
@@ -410,10 +410,10 @@ class RowBank(ImageBank):
             self._neighbors = approximate_neighbors(rows, count)
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Rows have no side that a view could skip."""
+        """Accept all views, since embeddings have no size in pixels."""
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return (b, d) float32 on the device."""
+        """Return the embeddings of the given rows, (b, d) float32 on the device."""
         assert self.images is not None
         return self.images[send(rows, self.device)]
 
@@ -426,7 +426,7 @@ class RowBank(ImageBank):
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return one (b, d) tensor per view, and no geometry."""
+        """Return one augmented tensor (b, d) for each view, with an empty tuple in place of the geometry."""
         plain = self.gather(rows)
         made = []
         # views of a step that are stored differ from each other, as long as there are enough
@@ -458,7 +458,7 @@ class RowBank(ImageBank):
 
 
 def change_rows(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
-    """Return rows as one view shows them: features themselves are changed, as there are no pixels to crop or to color.
+    """Augment unit-length embeddings by mixing with neighbors, noise and dropout, as a view specifies.
 
     A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
     view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0.

@@ -66,7 +66,7 @@ def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The random numbers of some samples in an epoch, by view and purpose.
+    """Random numbers of a batch of samples, determined by seed, epoch, sample, view and purpose.
 
     Attributes:
         seed: seed of the run.
@@ -79,11 +79,11 @@ class Draws:
     keys: NDArray[np.int64]
 
     def at(self, which: slice | NDArray[np.int64]) -> Draws:
-        """Return the random numbers of some of the samples."""
+        """Return the random numbers of a subset of the samples."""
         return Draws(self.seed, self.epoch, self.keys[which])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:
-        """Return ``count`` uniform numbers for each sample.
+        """Return ``count`` uniform random numbers for each sample.
 
         Args:
             view: number of the view.
@@ -98,7 +98,7 @@ class Draws:
         return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
     def normal(self, view: int, purpose: str, count: int, device: str | torch.device = "cpu") -> torch.Tensor:
-        """Return ``count`` standard normal numbers for each sample, made on the device.
+        """Return ``count`` standard normal random numbers for each sample, computed on the device.
 
         Args:
             view: number of the view.
@@ -131,5 +131,5 @@ class Draws:
 
 
 def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:
-    """Return a numpy generator that only depends on its key."""
+    """Return a numpy generator that depends only on seed, purpose, epoch and rank."""
     return np.random.default_rng(int.from_bytes(_digest("generator", seed, purpose, epoch, rank), "little"))

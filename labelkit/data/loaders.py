@@ -33,7 +33,7 @@ Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
 def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys that distinguish repeated draws of a row.
+    """Return keys that distinguish repeated draws of the same image in an epoch.
 
     Args:
         rows: (m,) int64 rows in the order of an epoch.
@@ -52,7 +52,7 @@ def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class TrainLoader:
-    """Batches of augmented views for training, the same for any number of workers.
+    """Loader of augmented training batches, which are the same for any number of workers.
 
     Random numbers are keyed by seed, epoch, row (and how often it was drawn before) and view.
 
@@ -163,7 +163,7 @@ PlannedViews = tuple[BatchPlan, tuple[Tensor, ...], tuple[ViewGeometry, ...]]
 def planned_views(
     bank: ImageBank, plans: Callable[[], Iterator[BatchPlan]], normalize: Normalize, reader: Reader | None
 ) -> Iterator[PlannedViews]:
-    """Yield each plan with its views and their geometry.
+    """Yield each batch plan with its views and their geometry.
 
     Args:
         bank: the images.
@@ -202,7 +202,7 @@ def _finished(
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """A few images in row order.
+    """Batch of images for evaluation, in row order, with the images that could not be read.
 
     Attributes:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
@@ -226,12 +226,12 @@ class EvalBatch:
 
     @property
     def readable(self) -> NDArray[np.int64]:
-        """Places of the images that could be read, (m,)."""
+        """Return the positions of the images that could be read, (m,)."""
         return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
 
 
 class EvalLoader:
-    """One ordered pass over rows, each exactly once, without padding.
+    """Loader that yields each image exactly once, in order and without padding.
 
     Batch borders depend on rows and batch size alone; process r of w takes batches k with
     k mod w = r. So an image always runs in the same company, whatever the number of processes.

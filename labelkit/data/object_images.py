@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset, ImageSource, Objects
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.workers import Plans, loader_of, received
+from labelkit.data.workers import Plans, build_loader, receive_items
 from labelkit.errors import ConfigError, DatasetError
 
 HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folder with annotations/instances_*.json."
@@ -27,7 +27,7 @@ HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folde
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExamplePlan:
-    """What is to be read: all that a worker needs travels with it.
+    """Instructions for a worker to read one image with its annotated objects.
 
     Attributes:
         row: of the data set.
@@ -47,7 +47,7 @@ class ExamplePlan:
 
     @classmethod
     def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
-        """Plan to read a row of a set that has boxes."""
+        """Create the plan to read one image of a data set with boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
         name = sample_id if dataset.root is None else str(dataset.root / sample_id)
@@ -55,7 +55,7 @@ class ExamplePlan:
         return cls(row, name, (height, width), **options)
 
     def check(self, height: int, width: int) -> None:
-        """Compare an image with its annotation.
+        """Check that an image is as large as its annotation says.
 
         Raises:
             DatasetError: it is not as large as that says.
@@ -70,7 +70,7 @@ class ExamplePlan:
 
 @dataclass(slots=True, eq=False)
 class Example:
-    """A decoded item returned by a worker.
+    """Decoded image with its detection targets.
 
     Attributes:
         image: (c, h, w) uint8.
@@ -82,7 +82,7 @@ class Example:
 
 
 def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[], None]) -> None:
-    """Compare the headers of images with their annotations, before work that takes hours.
+    """Check that images are as large as their annotations say, from headers alone, before hours of work.
 
     Args:
         dataset: with boxes.
@@ -103,7 +103,7 @@ def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[]
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
-    """Read an image and its training targets.
+    """Read an image and its detection targets.
 
     Raises:
         DatasetError: the image cannot be read, is not as large as its annotation says, or has an outline that is none.
@@ -132,7 +132,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
 
 
 def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArray[np.uint8]:
-    """Return the (m, h, w) masks of the objects of an image.
+    """Convert the outlines of an image's objects to masks (m, h, w).
 
     Raises:
         DatasetError: an outline cannot be read.
@@ -144,14 +144,14 @@ def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArr
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
-    """Yield what was planned, in its order, read by worker processes or one thread.
+    """Yield the planned examples in order, read by worker processes or one thread.
 
     Raises:
         DatasetError: see ``read_example``.
         ResourceError: a worker ended, or could not send what it read.
     """
     read = partial(read_example, dataset.source, dataset.in_channels)
-    return received(loader_of(read, Plans(plans), num_workers))
+    return receive_items(build_loader(read, Plans(plans), num_workers))
 
 
 SCORES: Final = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
@@ -161,7 +161,7 @@ Encoded = dict[str, Any]
 """A mask as run lengths."""
 
 
-def need_pycocotools(why: str) -> None:
+def require_pycocotools(why: str) -> None:
     """Check that pycocotools is installed.
 
     Raises:
@@ -174,7 +174,7 @@ def need_pycocotools(why: str) -> None:
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
-    """Return outlines as masks.
+    """Convert object outlines to binary masks.
 
     Args:
         outlines: of each object, as COCO's files have it: polygons, or run lengths, compressed or not.
@@ -195,7 +195,7 @@ def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.ui
 
 
 def encode_outline(outline: Any, height: int, width: int) -> Encoded:
-    """Return an outline of COCO's files as run lengths.
+    """Convert an outline in COCO format to compressed run lengths.
 
     Raises:
         ValueError: it is no outline, or one of another image.
@@ -231,7 +231,7 @@ def _is_polygon(part: object) -> bool:
 
 
 def encode_mask(pixels: NDArray[np.bool_]) -> Encoded:
-    """Return a mask (h, w) as run lengths."""
+    """Encode a mask (h, w) as compressed run lengths."""
     from pycocotools import mask
 
     encoded: Encoded = mask.encode(np.asfortranarray(pixels.astype(np.uint8)))
@@ -246,7 +246,7 @@ def coco_scores(
     num_classes: int,
     masks: bool,
 ) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Score detections by COCO's official code.
+    """Score detections with the official COCO evaluation code.
 
     Args:
         truth: of each true object ``image``, ``label``, ``box`` (left, top, right, bottom), ``area``, ``ignored``, and

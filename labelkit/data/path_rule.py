@@ -31,7 +31,7 @@ _MOST_COMPARED = 20_000
 
 @dataclass(frozen=True)
 class FoundPaths:
-    """Which image each path means.
+    """Images that the paths of a table refer to, and the paths without an image.
 
     Attributes:
         places: place of the image among the ids, by path as it is written.
@@ -43,7 +43,7 @@ class FoundPaths:
 
 
 def escaped_path(sample_id: str) -> str:
-    """Return a path as tables have it: bytes that are no text as backslash escapes."""
+    """Return a path as tables store it, with undecodable bytes as backslash escapes."""
     return sample_id.encode("utf-8", "backslashreplace").decode()
 
 
@@ -55,7 +55,7 @@ def find_paths(
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
 ) -> FoundPaths:
-    """Return the images that paths of a table name, by the rule above.
+    """Find the images that the paths of a table refer to, by the rule of this module.
 
     Args:
         paths: as they are written.
@@ -105,7 +105,7 @@ def find_paths(
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:
-    """Return which image may be meant by a path that names none, in brackets; empty if none is near."""
+    """Return a hint in brackets on which image an unknown path may mean, or "" if none is similar."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MOST_COMPARED:
@@ -137,7 +137,7 @@ class _Ids:
                 by_base[written.rsplit("/", 1)[-1]].append((written, place))
 
     def named(self, path: str) -> list[int]:
-        """Places of the images of this id; several if ids differ by the suffix, or the way letters are composed."""
+        """Return the positions of all images whose id is this path, up to suffix and Unicode form."""
         place = self._exact.get(path)
         if place is not None:
             return [place]
@@ -145,7 +145,7 @@ class _Ids:
         return list(self._by_key.get(key) or self._by_stem.get(key) or ())
 
     def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
-        """Places of the images at this path from the folder of the table on, or at this absolute path."""
+        """Return the positions of the images at this path, absolute or relative to the folder of the table."""
         if root is None:
             return []
         file = os.path.join(table.resolve().parent, path.strip().replace("\\", os.sep))  # noqa: PTH118 - as below
@@ -153,7 +153,7 @@ class _Ids:
         return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
 
     def ending(self, path: str) -> list[int]:
-        """Places of the images whose id ends in this path."""
+        """Return the positions of the images whose id ends in this path."""
         key = _key(path)
         if key.startswith(("..", "/")):
             return []
@@ -162,7 +162,7 @@ class _Ids:
         return found or [place for name, place in self._by_stem_base.get(base, ()) if name.endswith("/" + key)]
 
     def moved(self, path: str) -> dict[str, int]:
-        """Images that an absolute path ends in, by what stands before: the folder of the images on another machine."""
+        """Return the images whose id ends an absolute path, maybe of another machine, by the folder before it."""
         parts = _key(path).split("/")
         if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
             return {}

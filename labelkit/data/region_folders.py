@@ -20,10 +20,10 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
+    class_table,
     find_outside_box,
     no_objects,
     splits_in_order,
-    table_of,
 )
 from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
@@ -47,19 +47,19 @@ class _File(NamedTuple):
 
 
 def has_instances(root: Path) -> bool:
-    """Return whether a folder is one of images with COCO's JSON files."""
+    """Return whether a folder has instance annotations in COCO's JSON format."""
     return any((root / ANNOTATIONS).glob(_FILES))
 
 
 def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List the images of COCO 2017 with the boxes and outlines of their objects, see ``DatasetSpec.reader``."""
+    """List COCO 2017 with the boxes and outlines of its objects; see ``DatasetSpec.reader``."""
     return load_coco_folder(
         root, name=spec.name, files=[names[0] for names in spec.needs[:2]], remedy=spec.remedy(root.parent)
     )
 
 
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
-    """List the images of ``annotations/instances_<part>.json``, each file a split.
+    """List a folder in COCO format, where each ``annotations/instances_<part>.json`` is a split.
 
     The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split is called like it, without
     the year. Classes are in the order of the numbers of their categories.
@@ -204,13 +204,14 @@ _NO_CLASS: Final = "-"
 
 
 def has_masks(root: Path) -> bool:
-    """Return whether a folder is one of images and masks."""
+    """Return whether a folder holds images and segmentation masks."""
     return bool(_parts(root))
 
 
 def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
-    """List ``[train|val|test/]images/NAME.jpg`` with its mask ``[...]/masks/NAME.png``, numbers of classes in 8 bits.
+    """List a folder of images and masks as a segmentation data set.
 
+    Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with numbers of classes in 8 bits.
     ``classes.txt`` names class i in line i + 1; a line ``-`` is a value to ignore, as 255 always is. Without it,
     classes are 0 to the largest value, and all masks are read once to find it.
 
@@ -276,7 +277,7 @@ def _with_counted_classes(dataset: ImageDataset) -> ImageDataset:
     meaning = {i: i for i in range(largest + 1)}
     return replace(
         dataset,
-        masks=FileMasks(masks.root, masks.files, table_of(meaning)),
+        masks=FileMasks(masks.root, masks.files, class_table(meaning)),
         mask_classes=tuple(str(i) for i in meaning),
         notes=(f"no {CLASS_LIST}: classes are 0 to {largest}, the largest value in its masks",),
     )

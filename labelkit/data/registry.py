@@ -19,7 +19,7 @@ from labelkit.files import similar_name
 
 
 def check_dataset(name_or_path: str) -> None:
-    """Check that a data set exists, without reading anything.
+    """Check that a data set exists, without reading its images.
 
     Raises:
         DatasetError: no named set, and no folder or file that exists.
@@ -54,7 +54,7 @@ def load_dataset(
     follow_links: bool = False,
     max_pixels: float = MAX_PIXELS,
 ) -> ImageDataset:
-    """List a named data set, a folder of images, a CSV file, or images in archives.
+    """List the images of a named data set, a folder, a CSV file, or archives.
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
@@ -64,7 +64,7 @@ def load_dataset(
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
-        exclude: patterns of what to leave out; see `labelkit.data.folders.left_out`.
+        exclude: patterns of what to leave out; see `labelkit.data.folders.exclusion_reason`.
         follow_links: list what links to folders lead to, in a folder.
         max_pixels: width times height of the largest image that is read.
 
@@ -75,9 +75,9 @@ def load_dataset(
         raise DatasetError(name_or_path, "has no columns, but --label-column names one", "Leave it out.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
     if exclude:
-        from labelkit.data.folders import without
+        from labelkit.data.folders import exclude_images
 
-        dataset = without(dataset, exclude)
+        dataset = exclude_images(dataset, exclude)
         if not any("excluded" in note for note in dataset.notes):
             dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing is called so"))
     if max_pixels != MAX_PIXELS:

@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text names a place of another file system, as ``s3://`` does."""
+    """Return whether a text is the address of a remote file system, such as ``s3://bucket``."""
     return _ADDRESS.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at an address.
+    """File on a remote file system.
 
     Attributes:
         protocol: of the file system, such as ``s3``.
@@ -59,12 +59,12 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Last part of the path."""
+        """Name of the file, the last part of its path."""
         return PurePosixPath(self.path).name
 
     @property
     def suffix(self) -> str:
-        """Ending of the name, with its dot."""
+        """Suffix of the file name, with its dot."""
         return PurePosixPath(self.path).suffix
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class RemoteFile:
         return self.path if is_address(self.path) else f"{self.protocol}://{self.path.lstrip('/')}"
 
     def read(self, start: int, stop: int) -> bytes:
-        """Read bytes ``start`` up to ``stop``, all of them.
+        """Read the bytes from ``start`` up to ``stop``, retrying if the transfer fails.
 
         Raises:
             FileNotFoundError: the file is gone.
@@ -94,7 +94,7 @@ class RemoteFile:
         return _persistently(part, str(self))
 
     def open(self) -> BinaryIO:
-        """Open it for reading from any place."""
+        """Open the file for reading with random access."""
         from fsspec.spec import AbstractBufferedFile
 
         opened = AbstractBufferedFile(None, self.path, block_size=_AHEAD, cache_type="readahead", size=self.size)
@@ -104,7 +104,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSource:
-    """Image files at addresses.
+    """Image files on remote file systems.
 
     Attributes:
         files: one for each row.
@@ -113,7 +113,7 @@ class RemoteSource:
     files: tuple[RemoteFile, ...]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the file of row ``index``; :class:`BadImage` if it is none, `DatasetError` if it cannot be fetched."""
+        """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
         file = self.files[index]
         if file.size > MAX_FILE_BYTES:
             raise BadImage(f"file of {file.size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
@@ -125,12 +125,12 @@ class RemoteSource:
             raise BadImage("the file is gone") from error
 
     def select(self, rows: NDArray[np.int64]) -> RemoteSource:
-        """Return the files of ``rows``."""
+        """Return a source of the files at the given indices."""
         return RemoteSource(tuple(self.files[row] for row in rows))
 
 
 def find_files(address: str) -> tuple[str, list[RemoteFile]]:
-    """List all files below an address.
+    """List all files below a remote folder.
 
     Returns:
         The path of the folder as its file system names it, and the files, in any order.
@@ -152,7 +152,7 @@ def find_files(address: str) -> tuple[str, list[RemoteFile]]:
 
 
 def expand_addresses(text: str, names: Sequence[str], is_pattern: Callable[[str], bool]) -> list[RemoteFile]:
-    """Return the files that addresses stand for, in the order of their names.
+    """Return the remote files that addresses or patterns stand for, sorted by name.
 
     Args:
         text: as the user wrote it, for messages.

@@ -18,14 +18,14 @@ from labelkit.errors import ConfigError, DatasetError
 
 
 class Sampler(Protocol):
-    """Draws rows of a data set."""
+    """Protocol of samplers, which draw the images of each epoch."""
 
     def __len__(self) -> int:
         """Return the number of draws of an epoch, over all processes."""
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the rows drawn in an epoch of the phase, counted from 0, in order; equal on every process."""
+        """Return the row indices drawn in an epoch, in order, equal on every process. Epochs count from 0 per phase."""
         ...
 
 
@@ -39,7 +39,7 @@ def _rows(rows: ArrayLike, allowed: int | None = None) -> NDArray[np.int64]:
 
 
 class UniformSampler:
-    """Every row once, shuffled.
+    """Sampler that draws every image once per epoch, in random order.
 
     Args:
         rows: (m,) rows to draw from; leave out what cannot be read.
@@ -55,13 +55,13 @@ class UniformSampler:
         return len(self._pool)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return a permutation of the rows, int64."""
+        """Return a random permutation of the row indices, int64."""
         return keyed_generator(self._seed, "sampler/uniform", epoch).permutation(self._pool)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """An endless stream of rows: each once, then each once in a new order.
+    """Endless stream of images in random order, in which each occurs once before any is repeated.
 
     Attributes:
         name: of the stream; two streams of one name and equal rows would draw alike.
@@ -75,10 +75,10 @@ class Stream:
 
 
 class StreamSampler:
-    """Batches with a fixed number of rows of each stream, the first stream first; an epoch is a number of batches.
+    """Sampler whose batches take a fixed number of images from each stream, first stream first.
 
-    A stream goes on where the epoch before left it, so that neither the length of an epoch nor a resume changes what is
-    drawn. Another phase starts all streams anew.
+    An epoch is a number of batches. A stream goes on where the epoch before left it, so that neither the length of an
+    epoch nor a resume changes what is drawn. Another phase starts all streams anew.
 
     Args:
         streams: at least one; streams of 0 rows a batch are left out.
@@ -107,7 +107,7 @@ class StreamSampler:
         return self._steps * self.batch_size
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the draws of an epoch of the phase, int64, batch after batch."""
+        """Return the row indices drawn in an epoch of the phase, int64, batch after batch."""
         return np.concatenate([self._draws(stream, epoch) for stream in self.streams], axis=1).reshape(-1)
 
     def _draws(self, stream: Stream, epoch: int) -> NDArray[np.int64]:
@@ -121,7 +121,7 @@ class StreamSampler:
 
 
 class BalancedSampler:
-    """Weighted draws with replacement, labeled and unlabeled images equally likely in sum.
+    """Sampler with replacement that draws labeled and unlabeled images with equal total probability.
 
     Weight 1 for each labeled and ``|D_L| / |D_U|`` for each unlabeled image, ``|D_L| + |D_U|`` draws.
     An epoch does not see every image. With one of both sides empty, the other is drawn uniformly.
@@ -144,7 +144,7 @@ class BalancedSampler:
         return len(self._labeled) + len(self._unlabeled)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the draws, int64, with repetitions."""
+        """Return the row indices drawn in an epoch, int64, with repetitions."""
         generator = keyed_generator(self._seed, "sampler/balanced", epoch)
         sides = [side for side in (self._labeled, self._unlabeled) if len(side)]
         if not sides:
@@ -161,12 +161,12 @@ class BalancedSampler:
 
 
 def balanced_draws(num_rows: int, batch_size: int) -> int:
-    """Draws of an epoch of `ClassBalancedSampler`: the rows, rounded up to whole batches."""
+    """Return the number of draws per epoch of `ClassBalancedSampler`: the rows, rounded up to whole batches."""
     return -(-num_rows // batch_size) * batch_size
 
 
 class ClassBalancedSampler:
-    """Batches of ``per_class`` images of each of ``batch_size / per_class`` different classes or pseudo-classes.
+    """Sampler of batches with ``per_class`` images from each of ``batch_size / per_class`` classes or pseudo-classes.
 
     Each epoch, the shuffled images of every class are cut into groups of ``per_class``, the last one filled with
     images of the class drawn again. Classes come into a batch with a probability proportional to their groups left,
@@ -211,7 +211,7 @@ class ClassBalancedSampler:
         self._batches = balanced_draws(len(self._pool), batch_size) // batch_size
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Draw by other labels from the next epoch on; rows and the length of an epoch stay.
+        """Replace the labels to draw by from the next epoch on, keeping the rows and the epoch length.
 
         Args:
             labels: (n,) int64, -1 = not drawn while that lasts.
@@ -237,7 +237,7 @@ class ClassBalancedSampler:
         return self._batches * self._classes_per_batch * self._per_class
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the draws, int64; each run of ``per_class`` rows has one class.
+        """Return the row indices drawn in an epoch, int64, in runs of ``per_class`` from one class.
 
         Raises:
             ValueError: there are no labels yet.

@@ -30,7 +30,7 @@ _NAMED_OLD = 20
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The classes of a data set, and which labels a rule may look at.
+    """Labels of a data set that a split rule may use, with the number and names of classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
@@ -121,7 +121,7 @@ def gcd_split(
     seed: int = 0,
     draw_order: ArrayLike | None = None,
 ) -> LabelSplit:
-    """Label a share of the images of the old classes; generalized category discovery.
+    """Label a share of the images of the old classes, as in generalized category discovery.
 
     The images of old classes, in data set order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
@@ -165,7 +165,7 @@ def gcd_split(
 
 
 def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
-    """Label a few images of every class; semi-supervised learning.
+    """Label a few images of every class, as in semi-supervised learning.
 
     Args:
         classes: of the data set.
@@ -200,7 +200,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
 
 
 def class_halves_split(classes: Classes) -> LabelSplit:
-    """Label the first half of the classes completely; metric learning is tested on the second half.
+    """Label the first half of the classes, as in metric learning, which tests on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
 
@@ -219,7 +219,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
 
 
 def given_split(classes: Classes) -> LabelSplit:
-    """Use the labels exactly as they are given; old classes are those that occur among them."""
+    """Use exactly the labels of the data set, with the labeled classes as old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out whole have no image here, and need no label
@@ -228,7 +228,7 @@ def given_split(classes: Classes) -> LabelSplit:
 
 
 def no_labels_split(classes: Classes) -> LabelSplit:
-    """Use no label at all; every class is a new one."""
+    """Use no labels, so that every class is a new class."""
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
 
@@ -239,7 +239,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, eq=False)
 class LabelSplit:
-    """Which images are labeled, and which classes have labels.
+    """Split of a data set into labeled and unlabeled images, and into old and new classes.
 
     Attributes:
         kind: name of the rule.
@@ -271,11 +271,11 @@ class LabelSplit:
 
     @property
     def class_order(self) -> tuple[int, ...]:
-        """Data set class of each training class: old classes, then new ones."""
+        """Data set class of each training class, old classes first."""
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return the only labels that training may see.
+        """Return the labels that training may use, -1 for all other images.
 
         Args:
             labels: (n,) int64 classes of the data set; not looked at where ``labeled`` is false.
@@ -300,7 +300,7 @@ class LabelSplit:
         return result
 
     def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return plain JSON values, labeled images by name.
+        """Convert the split to plain JSON values, with labeled images by name.
 
         Raises:
             ValueError: ``sample_ids`` has another length.
@@ -321,7 +321,7 @@ class LabelSplit:
 
 
 def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw rows to hold out, the same share of each class.
+    """Draw the images to hold out, the same share of each class.
 
     The total is ``share * n`` rounded up; classes get their part of it by largest remainder (of equal ones the first),
     and keep one image at least.
@@ -356,7 +356,7 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
 
 
 def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the sorted classes to hold out; see :func:`classes_by_name`.
+    """Return the sorted numbers of the classes to hold out; see :func:`classes_by_name`.
 
     Raises:
         DatasetError: a word that stands for no class, or all classes are chosen or none.
@@ -372,7 +372,9 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
 
 
 def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
-    """Return the lines of ``NAME.txt`` if that is the only word and no class is called so; else the words.
+    """Read class names from a text file if the only word is its name, otherwise return the words.
+
+    A class of this name comes before the file.
 
     Raises:
         DatasetError: the file cannot be read, or has no line.
@@ -393,7 +395,7 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
 
 
 def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the classes that words stand for.
+    """Resolve class names, patterns, numbers and ranges to class numbers.
 
     Args:
         words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
@@ -437,7 +439,7 @@ def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
 
 
 def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Choose the first rows of each class in each split.
+    """Keep the first images of each class in each split, and return their rows.
 
     Args:
         labels: (n,) int64 classes; -1 counts as a class.
@@ -459,7 +461,7 @@ def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray
 
 
 def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
-    """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
+    """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
     Args:
         largest: images of class 0, a fraction where it is the mean size of unequal classes.
@@ -476,7 +478,7 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
 
 
 def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
-    """Choose images so that class sizes fall exponentially; the other images are left out.
+    """Choose a long-tailed subset of the images, with exponentially decreasing class sizes.
 
     Args:
         classes: of the data set; images without a label that may be used are left out.

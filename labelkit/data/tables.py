@@ -87,7 +87,7 @@ def _raise_faults(where: str, faults: Sequence[str]) -> None:
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
-    """List the images named in a CSV file with a column of paths, and maybe one of labels and a column ``split``.
+    """List the images in a CSV file with a column of paths, and optional columns of labels and ``split``.
 
     Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; where there is no such file, they
     name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
@@ -135,7 +135,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         [by_id[sample_id].split or None for sample_id in ids],
         FileSource(root, ids),
         split_names=(*first_splits, *other_splits),
-        notes=notes if table.label_column else [*notes, without_labels(table.label_fault)],
+        notes=notes if table.label_column else [*notes, missing_labels_note(table.label_fault)],
     )
 
 
@@ -166,7 +166,7 @@ def read_label_csv(
     empty_ok: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """Read the labels that a CSV file gives to images; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
+    """Read the labels of images from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not be there. Rows with an empty label are left out.
 
@@ -211,9 +211,10 @@ def read_label_csv(
 
 
 def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
-    """Return path, label and SHA-256 of the image file of each row that has a label; the last is empty if not there.
+    """Read path, label and image SHA-256 of each labeled row of a CSV file.
 
-    Unlike :func:`read_label_csv`, one path may have several labels, of files that came one after the other.
+    The SHA-256 is empty where there is none. Unlike :func:`read_label_csv`, one path may have several labels, of files
+    that came one after the other.
 
     Raises:
         DatasetError: unreadable.
@@ -317,7 +318,7 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
 
 
 def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the column of labels, empty if there is none, and why there is none.
+    """Find the column of labels in a header, or return an empty name and the reason if there is none.
 
     Args:
         header: names of all columns.
@@ -337,7 +338,7 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
     return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"
 
 
-def without_labels(fault: str) -> str:
+def missing_labels_note(fault: str) -> str:
     """Return the note on a data set whose labels were not found."""
     return f"no labels: {fault}; name the column with --label-column"
 
@@ -346,22 +347,22 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Return whether something has this name; a name that no file can have, such as one too long, is not there."""
+    """Return whether a path exists, treating an impossible name, such as one too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a folder has this name; likewise."""
+    """Return whether a path is an existing folder, treating an impossible name as missing."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a regular file has this name; likewise."""
+    """Return whether a path is an existing regular file, treating an impossible name as missing."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 
 def read_table(path: Path) -> bytes:
-    """Read a regular file of at most 1 GiB whole.
+    """Read the content of a regular file of at most 1 GiB.
 
     Raises:
         DatasetError: no such file, no regular one (a pipe would be waited for), too large, unreadable.
@@ -388,7 +389,7 @@ _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
 def class_name(label: object) -> str | None:
-    """Return the class that a label names; ``None``: it names none."""
+    """Normalize a label to the name of its class, or ``None`` if it stands for no class."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
     name = unicodedata.normalize("NFC", str(label)).strip()
@@ -398,7 +399,7 @@ def class_name(label: object) -> str | None:
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
-    """Return the class of each label, and notes on words read as no class and on merged spellings."""
+    """Normalize labels to class names, with notes on words read as no class and on merged spellings."""
     counts = Counter(str(label) for label in labels if label is not None)
     name_of = {text: class_name(text) for text in counts}
     spellings: dict[str, list[str]] = defaultdict(list)
@@ -417,7 +418,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
 
 
 def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
-    """Return names of classes by place, those of known classes as these are written."""
+    """Replace class names by the known spelling of the same class."""
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}
     return {place: written.get(name, name) for place, name in labels.items()}

@@ -46,7 +46,7 @@ _FEW_IMAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What a worker has to read: everything it needs travels with it, workers have no state."""
+    """Self-contained instructions for a worker, which has no state, to read one batch."""
 
     rows: NDArray[np.int64]
     draws: Draws
@@ -58,7 +58,7 @@ class BatchPlan:
 
 @dataclass(slots=True)
 class Crops:
-    """A decoded item returned by a worker."""
+    """Decoded crops of one batch, returned by a worker."""
 
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
@@ -135,7 +135,7 @@ class _Items(Dataset[T | LabelkitError]):
 
 
 class Plans:
-    """The batch sampler of a loader: its plans are exchanged before each pass."""
+    """Batch sampler of a loader whose plans are replaced before each pass."""
 
     def __init__(self, plans: Iterator[Any]) -> None:
         self.plans = plans
@@ -150,7 +150,7 @@ def _only(items: list[T]) -> T:
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Make the next item in a thread while the caller works with this one."""
+    """Prefetch the next item in a thread while the caller works with the current one."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -160,9 +160,10 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 @cache
 def worker_context() -> BaseContext:
-    """How worker processes start: from a clean process that has loaded this module once, or else each from nothing.
+    """Return the multiprocessing context of worker processes, forkserver if available, otherwise spawn.
 
-    Never as a copy of this process: it would inherit locks of threads it does not have, and CUDA does not survive it.
+    A forkserver starts them from a clean process that has loaded this module once. Never as a copy of this process: it
+    would inherit locks of threads it does not have, and CUDA does not survive it.
     """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
@@ -172,7 +173,7 @@ def worker_context() -> BaseContext:
 
 
 def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callable[[str], None]) -> int:
-    """Return how many processes are to decode.
+    """Return the number of decoding processes to start.
 
     Args:
         asked: as many as this; ``None``: one per core, at most 8, and at most as many as ``/dev/shm`` has room for.
@@ -193,10 +194,10 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     return found
 
 
-def loader_of(
+def build_loader(
     read: Callable[[Any], T], plans: Plans, num_workers: int, *, persistent: bool = False
 ) -> DataLoader[T | LabelkitError]:
-    """Return a loader of planned items.
+    """Build a PyTorch data loader that reads planned items.
 
     Args:
         read: returns the item of a plan; pickled if there are workers.
@@ -219,8 +220,8 @@ def loader_of(
     )
 
 
-def received(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
-    """Yield the items of a loader.
+def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
+    """Yield the items of a loader, re-raising the errors of its workers.
 
     Raises:
         LabelkitError: reading one raised it.
@@ -252,7 +253,7 @@ def _lost(reason: str) -> ResourceError:
 
 
 def end_with_main(name: str) -> None:
-    """End this process when the one that started it does, however that ends."""
+    """End this process when its parent process ends, for whatever reason."""
     main = parent_process()
     assert main is not None
 
@@ -278,12 +279,12 @@ def _begin_worker(worker: int) -> None:
 
 
 class Reader:
-    """Runs plans through worker processes, in order; without any, through one thread of this process."""
+    """Reader that runs plans in worker processes, or in a thread of this process if there are none."""
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False
         self._plans = Plans(iter(()))
-        self._loader = loader_of(_CropReader(source, channels), self._plans, num_workers, persistent=True)
+        self._loader = build_loader(_CropReader(source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
         """Yield the result of each plan, in order.
@@ -295,6 +296,6 @@ class Reader:
         self._plans.plans = plans
         self.busy = True
         try:
-            yield from received(self._loader)
+            yield from receive_items(self._loader)
         finally:
             self.busy = False

@@ -15,7 +15,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class DistillationLoss(nn.Module):
-    r"""Cross-entropy of a student's prediction against the sharpened one of a teacher.
+    r"""Cross-entropy between a student's prediction and the sharpened prediction of a teacher.
 
     .. math:: L = -\frac1b \sum_i \sum_k q_{ik} \log p_{ik}, \quad
         q_i = \text{softmax}(t_i / \tau_t), \; p_i = \text{softmax}(s_i / \tau_s)
@@ -41,7 +41,7 @@ class DistillationLoss(nn.Module):
         self.student_temperature = _positive(student_temperature, "student_temperature")
 
     def forward(self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
-        """Return the mean over the batch."""
+        """Compute the loss of student logits (b, c) against teacher logits (b, c), averaged over the batch."""
         _positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
@@ -55,7 +55,7 @@ class DistillationLoss(nn.Module):
 
 
 class MeanEntropyRegularizer(nn.Module):
-    r"""Gap between the mean prediction of a batch and the uniform distribution over classes.
+    r"""Regularizer that is log c minus the entropy of the mean prediction of a batch, minimal for balanced classes.
 
     .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
 
@@ -82,7 +82,7 @@ class MeanEntropyRegularizer(nn.Module):
         self.temperature = _positive(temperature, "temperature")
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return the gap to the largest possible entropy."""
+        """Compute log c minus the entropy of the mean prediction from logits (m, c)."""
         if logits.ndim != 2:
             raise ValueError(f"logits must be (m, c), got {tuple(logits.shape)}")
         if not len(logits):
@@ -95,7 +95,7 @@ class MeanEntropyRegularizer(nn.Module):
 
 
 class LabelLoss(nn.Module):
-    r"""Cross-entropy of the labeled rows.
+    r"""Cross-entropy loss on the labeled samples of a batch.
 
     .. math:: L = -\frac{1}{|A|} \sum_{i \in A} \log \text{softmax}(l_i / \tau)_{y_i}
 
@@ -118,7 +118,7 @@ class LabelLoss(nn.Module):
         self.temperature = _positive(temperature, "temperature")
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean over labeled rows."""
+        """Compute the loss from logits (m, c) and labels (m,), averaged over labeled samples."""
         with without_autocast(logits):
             scaled = promote(logits) / self.temperature
             total = F.cross_entropy(scaled, labels, ignore_index=-1, reduction="sum")

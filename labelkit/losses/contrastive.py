@@ -13,7 +13,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InfoNCELoss(nn.Module):
-    r"""Cross-entropy of finding the other view of an image among all views of the batch.
+    r"""InfoNCE loss: cross-entropy of identifying the other view of an image among all views of the batch.
 
     .. math:: L = -\frac{1}{2b} \sum_a \log
         \frac{\exp(z_a \cdot z_{a'} / \tau)}{\sum_{c \ne a} \exp(z_a \cdot z_c / \tau)}
@@ -41,7 +41,7 @@ class InfoNCELoss(nn.Module):
         self.temperature = _positive(temperature)
 
     def forward(self, projections: Tensor) -> Tensor:
-        """Return the mean over all rows."""
+        """Compute the loss from projections (2b, d), averaged over all views."""
         if not len(projections):
             return projections.sum()
         with without_autocast(projections):
@@ -52,7 +52,7 @@ class InfoNCELoss(nn.Module):
 
 
 class SupConLoss(nn.Module):
-    r"""Cross-entropy of finding views of the same class among all labeled views.
+    r"""Supervised contrastive loss: cross-entropy of identifying views of the same class among labeled views.
 
     .. math:: L = -\frac{1}{|M|} \sum_{a \in M} \frac{1}{|P(a)|} \sum_{p \in P(a)} \log
         \frac{\exp(z_a \cdot z_p / \tau)}{\sum_{c \in M, c \ne a} \exp(z_a \cdot z_c / \tau)}
@@ -82,7 +82,7 @@ class SupConLoss(nn.Module):
         self.temperature = _positive(temperature)
 
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean over labeled rows."""
+        """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""
         if len(projections) != 2 * len(labels):
             raise ValueError(f"need two projections per label, got {len(projections)} for {len(labels)} labels")
         if not len(labels):

@@ -19,7 +19,7 @@ _BLOCK_NUMBERS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class AccuracyIntervals:
-    """Where the accuracies lie when the samples are drawn again.
+    """Bootstrap confidence intervals of the clustering accuracies for all, old and new classes.
 
     Attributes:
         level: share of the resamples inside each interval.
@@ -44,7 +44,7 @@ def accuracy_intervals(
     level: float = 0.95,
     generator: np.random.Generator,
 ) -> AccuracyIntervals:
-    """Return percentile intervals of the three accuracies under resampling of the samples.
+    """Compute bootstrap percentile intervals of the accuracies for all, old and new classes.
 
     Clusters and their matching with classes are those of all samples, in every resample: the
     intervals hold the uncertainty from the choice of the samples scored, not that of clustering,

@@ -13,7 +13,7 @@ _ELEVEN: Final = np.arange(11)
 
 
 def average_precision(scores: ArrayLike, present: ArrayLike) -> float:
-    r"""Return the area under precision over recall, in [0, 1]; NaN if the class is in no image.
+    r"""Compute the average precision of a class, in [0, 1]; NaN if no image has the class.
 
     .. math:: AP = \sum_n (R_n - R_{n-1}) P_n
 
@@ -38,7 +38,9 @@ def average_precision(scores: ArrayLike, present: ArrayLike) -> float:
 
 
 def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> float:
-    """Return the mean of the highest precision at recall 0, 0.1, ..., 1 or more; NaN if the class is in no image.
+    """Compute the 11-point interpolated average precision of VOC 2007; NaN if no image has the class.
+
+    The mean of the highest precision at recall 0, 0.1, ..., 1 or more.
 
     Args:
         scores: (n,), larger = more likely.
@@ -75,7 +77,7 @@ def _curve(scores: ArrayLike, present: ArrayLike) -> tuple[NDArray[np.float64], 
 
 
 def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
-    """Return the share of samples whose class is among the k largest logits, in [0, 1].
+    """Compute the share of samples whose class is among the k largest logits, in [0, 1].
 
     Where the class ties with others for the last places, its chance under a random order of
     the tied counts: equal logits score k / c, not the share of class 0.
@@ -131,7 +133,7 @@ def confusion_matrix(predictions: ArrayLike, labels: ArrayLike, num_classes: int
 def per_class_accuracy(
     predictions: ArrayLike, labels: ArrayLike, num_classes: int | None = None
 ) -> NDArray[np.float64]:
-    """Return the share of each class that is predicted right, (c,) float64; NaN for an absent class.
+    """Compute the accuracy of each class, (c,) float64; NaN for an absent class.
 
     Args:
         predictions: as in :func:`confusion_matrix`.
@@ -156,7 +158,7 @@ _MANY_ABOVE, _FEW_BELOW = 100, 20
 def shot_groups(
     train_counts: ArrayLike, rule: Literal["auto", "rank", "counts", "none"] = "auto"
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the classes with many, medium and few training images.
+    """Group classes into many-shot, medium-shot and few-shot by their number of training images.
 
     Args:
         train_counts: (c,) training images of each class; classes without any are in no group by ``counts`` but few.
@@ -193,7 +195,7 @@ def shot_groups(
 def share_interval(
     hits: int, count: int, *, num_resamples: int, generator: np.random.Generator, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of a share.
+    """Compute the bootstrap percentile interval of a proportion.
 
     A sample counts only by whether it is right, so that drawing ``count`` of them again is one binomial number.
 

@@ -22,7 +22,7 @@ Protocol = Literal["v2", "v1", "v2b"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccuracy:
-    """Share of samples whose cluster is matched with their class, over all, old and new classes.
+    """Clustering accuracy over all, old and new classes, after matching clusters to classes.
 
     Attributes:
         protocol: how the three accuracies were made, see :func:`cluster_accuracy`.
@@ -59,7 +59,7 @@ class ClusterAccuracy:
     num_new_samples: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and lists for JSON; ``None`` where a number is NaN."""
+        """Convert to plain numbers and lists for JSON, with ``None`` in place of NaN."""
         values: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if isinstance(value, np.ndarray):
@@ -79,7 +79,7 @@ def cluster_accuracy(
     protocol: Protocol = "v2",
     mapping: ArrayLike | None = None,
 ) -> ClusterAccuracy:
-    """Match clusters to classes and score the samples.
+    """Compute the clustering accuracy over all, old and new classes, after matching clusters to classes.
 
     Protocols:
         - ``v2``: one matching over all samples, used for all three numbers, so that
@@ -170,10 +170,10 @@ def _accuracies(
 
 
 def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Return ``2 I(labels; clusters) / (H(labels) + H(clusters))``, in [0, 1].
+    """Compute the normalized mutual information of labels and clusters, in [0, 1].
 
-    By scikit-learn. 1 if the partitions are the same up to names (also if both have a single group), 0 if they are
-    independent.
+    That is ``2 I(labels; clusters) / (H(labels) + H(clusters))``. By scikit-learn. 1 if the partitions are the same up
+    to names (also if both have a single group), 0 if they are independent.
 
     Args:
         labels: (n,) integers >= 0.
@@ -188,11 +188,11 @@ def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> 
 
 
 def adjusted_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Return ``(I - E) / ((H(labels) + H(clusters)) / 2 - E)``, at most 1, by scikit-learn.
+    """Compute the mutual information of labels and clusters, adjusted for chance, at most 1.
 
-    E is the mean of I over all ways to deal the samples into groups of these sizes. 1 if the partitions are the same up
-    to names, 0 on average for random groups of the same sizes, and below 0 for worse ones. Other than NMI, it does not
-    grow with the number of clusters alone.
+    That is ``(I - E) / ((H(labels) + H(clusters)) / 2 - E)``, by scikit-learn. E is the mean of I over all ways to deal
+    the samples into groups of these sizes. 1 if the partitions are the same up to names, 0 on average for random groups
+    of the same sizes, and below 0 for worse ones. Other than NMI, it does not grow with the number of clusters alone.
 
     Args:
         labels: (n,) integers >= 0.
@@ -207,7 +207,7 @@ def adjusted_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> fl
 
 
 def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Return the agreement on pairs of samples, less what chance gives, in [-0.5, 1], by scikit-learn.
+    """Compute the Rand index of labels and clusters, adjusted for chance, in [-0.5, 1], by scikit-learn.
 
     With S the pairs together in both, A and B the pairs together in one, N all pairs and
     ``E = A B / N``: ``(S - E) / ((A + B) / 2 - E)``. 1 for equal partitions, 0 on average for
@@ -226,7 +226,7 @@ def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Return the share of samples that have the most frequent class of their cluster, in (0, 1]; purity.
+    """Compute the purity: the share of samples that have the most frequent class of their cluster, in (0, 1].
 
     For clusterings with more clusters than classes, where a one-to-one matching would leave most of them out. It grows
     with the number of clusters, up to 1 for clusters of one sample each.

@@ -13,7 +13,7 @@ FIRST = (20, 40, 80, 160)
 
 @dataclass(frozen=True)
 class FoundShare:
-    """Rows found in one round, or of one class.
+    """Error rate of the labels found in one round, or for one class.
 
     Attributes:
         number: the round, or the class that was named.
@@ -30,7 +30,7 @@ class FoundShare:
 
 @dataclass(frozen=True)
 class DiscoveryErrors:
-    """How right found labels are; rows without a known truth are left out.
+    """Error rates of the labels found for unlabeled samples whose true class is known.
 
     Attributes:
         found: rows whose truth is known.
@@ -51,14 +51,14 @@ class DiscoveryErrors:
     precision_of_first: dict[int, float]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
+        """Convert to a dictionary of plain values."""
         return asdict(self)
 
 
 def discovery_errors(
     labels: ArrayLike, truth: ArrayLike, rounds: ArrayLike, ranks: ArrayLike, *, num_given: int
 ) -> DiscoveryErrors:
-    """Compare found labels with the truth.
+    """Compute the error rates of found labels by comparing them with the true classes.
 
     Args:
         labels: (s,) integers, classes that were named.

@@ -44,7 +44,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RetrievalScores:
-    """How well every query found its class; queries without a match in the gallery are left out.
+    """Retrieval scores of each query that has a match in the gallery.
 
     Attributes:
         ks: numbers of neighbors, as asked for.
@@ -71,17 +71,17 @@ class RetrievalScores:
 
     @property
     def recall_at(self) -> dict[int, float]:
-        """Mean recall by k; NaN without queries."""
+        """Mean recall at each k; NaN without queries."""
         return {k: _mean(self.recall[:, i]) for i, k in enumerate(self.ks)}
 
     @property
     def mean_r_precision(self) -> float:
-        """R-precision over the queries; NaN without queries or if not asked for."""
+        """Mean R-precision over the queries; NaN without queries, or if it was not requested."""
         return _mean(self.r_precision)
 
     @property
     def map_at_r(self) -> float:
-        """MAP@R over the queries, ``1/R`` times the sum, over the hits among the R nearest, of the share of hits."""
+        """Mean of ``1/R`` times the summed precision at each hit among the R nearest, over the queries (MAP@R)."""
         return _mean(self.average_precision)
 
 
@@ -98,7 +98,7 @@ def score_retrieval(
     num_threads: int = 1,
     on_block: Callable[[int], object] | None = None,
 ) -> RetrievalScores:
-    """Rank a gallery for every query and score the ranking.
+    """Rank the gallery for every query and score the rankings by recall@k, R-precision and MAP@R.
 
     Args:
         queries: (q, d) rows of any length but zero.
@@ -148,17 +148,23 @@ def score_retrieval(
 
 
 def recall_at_k(embeddings: ArrayLike, labels: ArrayLike, ks: Sequence[int]) -> dict[int, float]:
-    """Return for each k the share of queries with a match among the k nearest; NaN if no class has two members."""
+    """Compute recall@k for each k: the share of queries with a match among their k nearest.
+
+    NaN if no class has two members.
+    """
     return score_retrieval(embeddings, labels, ks=ks, at_r=False).recall_at
 
 
 def r_precision(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean share of a query's class among its R nearest, R = other members of the class."""
+    """Compute the mean R-precision: the share of matches among the R nearest of a query that has R matches."""
     return score_retrieval(embeddings, labels, ks=()).mean_r_precision
 
 
 def map_at_r(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean average precision at R, R = other members of the query's class; at most the R-precision."""
+    """Compute the mean average precision at R, where R counts the other members of the query's class.
+
+    At most the R-precision.
+    """
     return score_retrieval(embeddings, labels, ks=()).map_at_r
 
 
@@ -192,7 +198,7 @@ class _Side:
             self.unit[part] = self.exact(part)
 
     def exact(self, places: Ints | slice) -> Floats:
-        """Unit rows at sorted places in float64."""
+        """Return the unit vectors at sorted positions in float64."""
         given = self.order[places]
         return np.asarray(self.rows[given].astype(np.float64) / self.lengths[given, None])
 
@@ -233,7 +239,7 @@ class _Ranking:
         self._limit = max(_LEAST_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
 
     def score(self, block: slice) -> Floats:
-        """Rank the gallery for a block of queries, those of large classes or with many near ties in float64.
+        """Rank the gallery for a block of queries, in float64 for large classes or many near ties.
 
         Returns (b, 5): strangers nearer than the nearest match, strangers as near, matches as near, and scores at R.
         """

@@ -21,7 +21,7 @@ BOUNDARY_TOLERANCE = 0.008
 
 @dataclass(frozen=True, slots=True)
 class SegmentationScores:
-    """Scores of one confusion matrix, all in [0, 1].
+    """Segmentation scores computed from a confusion matrix, all in [0, 1].
 
     Attributes:
         iou: (c,) float64, intersection over union of each class; NaN for classes in neither truth nor prediction.
@@ -39,7 +39,7 @@ class SegmentationScores:
 
 
 class SegmentationCounts:
-    """A confusion matrix that masks are added to one after the other.
+    """Confusion matrix of pixels, accumulated over masks.
 
     Args:
         num_classes: c, from 1 to 255.
@@ -58,7 +58,7 @@ class SegmentationCounts:
         self.counts = np.zeros((num_classes, num_classes), dtype=np.int64)
 
     def add(self, predictions: ArrayLike, labels: ArrayLike) -> None:
-        """Count the pixels of one mask or several.
+        """Add the pixels of one or several masks to the confusion matrix.
 
         Args:
             predictions: integers in [0, c), of any shape.
@@ -82,7 +82,7 @@ class SegmentationCounts:
         self.counts += contingency(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
 
     def scores(self) -> SegmentationScores:
-        """Return the scores of all that was added.
+        """Compute the scores of all masks added so far.
 
         Raises:
             ValueError: nothing was added.
@@ -98,14 +98,14 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the (k, c) intersection over union of each row's group with each column's; NaN where both are empty."""
+    """Compute the IoU of every pair of row group and column group from counts (k, c), NaN where both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
     return shares
 
 
 def region_similarity(prediction: ArrayLike, truth: ArrayLike) -> float:
-    """Return J, the intersection over union of two (h, w) bool masks, in [0, 1]; 1 if both are empty.
+    """Compute the IoU of two (h, w) bool masks (J of DAVIS), in [0, 1]. It is 1 if both are empty.
 
     Raises:
         ValueError: shapes differ.
@@ -116,7 +116,7 @@ def region_similarity(prediction: ArrayLike, truth: ArrayLike) -> float:
 
 
 def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float = BOUNDARY_TOLERANCE) -> float:
-    """Return F, how well the boundaries of two masks match.
+    """Compute the F-measure of the boundaries of two masks (F of DAVIS).
 
     .. math:: F = 2 P R / (P + R)
 
@@ -150,7 +150,7 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
 
 
 def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the (h, w) pixels that differ from their neighbor to the right, below, or both ways."""
+    """Return the boundary pixels (h, w), those that differ from the pixel to the right, below or diagonally below."""
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
     return np.asarray((mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:]))
 

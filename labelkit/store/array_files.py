@@ -24,7 +24,7 @@ MAX_KEYPOINTS = 50
 
 @dataclass(frozen=True)
 class Matches:
-    """Pairs of images, by row; see ``labelkit.store.schema`` for shapes."""
+    """Matched pairs of images, as arrays with one row per pair. See ``labelkit.store.schema`` for shapes."""
 
     pairs: NDArray[np.int64]
     inliers: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Matches:
         return len(self.pairs)
 
     def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
-        """Return some of the pairs."""
+        """Return the pairs at the given positions, or where a mask is true."""
         return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
     def reversed(self) -> Matches:
@@ -55,7 +55,7 @@ class Matches:
 
 
 def no_matches() -> Matches:
-    """Return matches of no pair."""
+    """Return an empty set of matches."""
     return Matches(
         np.zeros((0, 2), np.int64),
         np.zeros(0, np.int64),
@@ -67,13 +67,13 @@ def no_matches() -> Matches:
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:
-    """Return all pairs of several."""
+    """Concatenate several sets of matches."""
     listed = [no_matches(), *parts]
     return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
 
 
 def one_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:
-    """Return a single pair.
+    """Build the match of a single pair of images from its homography and inliers.
 
     Args:
         first: row of the first image.
@@ -96,7 +96,7 @@ def one_match(first: int, second: int, homography: NDArray[np.float64], points: 
 
 @dataclass(frozen=True)
 class MatchFile:
-    """Matches as they were read.
+    """Content of a file of matches: the pairs, the images and how they were matched.
 
     Attributes:
         matches: the pairs; rows count from 0 in ``sample_ids``.
@@ -118,7 +118,7 @@ class MatchFile:
 
 
 def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
-    """Write matches, completely or not at all; return the content digest.
+    """Write matches to a file atomically and return its content digest.
 
     Args:
         path: file to write.
@@ -135,7 +135,7 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
 
 
 def read_matches(path: Path) -> MatchFile:
-    """Read matches; all digests are compared.
+    """Read a file of matches and verify all its digests.
 
     Raises:
         StoreError: not such a file, damaged, or with values that matches cannot have.
@@ -170,7 +170,7 @@ def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True)
 class NeighborFile:
-    """Neighbors as they were read.
+    """Content of a file of nearest neighbors, with the recipe that made it.
 
     Attributes:
         query_rows: (q,) int64 rows of the data set, increasing.
@@ -186,7 +186,7 @@ class NeighborFile:
 
 
 def write_neighbors(path: Path, found: NeighborFile) -> None:
-    """Write neighbors, completely or not at all; another file of that name is replaced.
+    """Write nearest neighbors to a file atomically, replacing an existing file.
 
     Raises:
         ResourceError: the disk is full, no permission, ...
@@ -196,7 +196,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
 
 
 def read_neighbors(path: Path) -> NeighborFile:
-    """Read neighbors; all digests are compared.
+    """Read a file of nearest neighbors and verify all its digests.
 
     Raises:
         StoreError: not such a file, damaged, or with values that neighbors cannot have.
@@ -217,7 +217,7 @@ _LENGTH_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class PrototypeFile:
-    """Prototypes as they were read.
+    """Content of a file of prototypes, with the recipe that made it.
 
     Attributes:
         prototypes: (k, d) float32, rows of length 1.
@@ -240,7 +240,7 @@ def write_prototypes(
     *,
     overwrite: bool = False,
 ) -> str:
-    """Write prototypes, completely or not at all; return the content digest.
+    """Write prototypes to a file atomically and return its content digest.
 
     Args:
         path: file to write.
@@ -259,7 +259,7 @@ def write_prototypes(
 
 
 def read_prototypes(path: Path) -> PrototypeFile:
-    """Read prototypes; all digests are compared.
+    """Read a file of prototypes and verify all its digests.
 
     Raises:
         StoreError: not such a file, damaged, or rows that are not of length 1.

@@ -31,7 +31,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 def canonical_json(obj: object) -> str:
-    r"""Return the one JSON text of an object: sorted keys, no spaces, no NaN.
+    r"""Serialize an object to canonical JSON: sorted keys, no spaces, no NaN.
 
     The text can always be encoded as UTF-8: bytes of a file name that are not UTF-8 (surrogate escapes)
     stay escaped as ``\udcXX`` and come back when the text is parsed.
@@ -48,13 +48,13 @@ def canonical_json(obj: object) -> str:
 
 
 def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
-    """Return an object as it is when it comes back from its JSON text, tuples as lists and so on."""
+    """Convert an object to plain JSON values, as if serialized and parsed, with tuples as lists and so on."""
     loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))
     return loaded
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Make the names in a folder durable; does nothing where folders cannot be synced.
+    """Sync a folder so that the names in it are durable, where the system supports it.
 
     Raises:
         ResourceError: the system reports a failure.
@@ -76,12 +76,12 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def temporary_name() -> str:
-    """Return a name that no other writer uses: ``.tmp-<pid>-<random>``."""
+    """Return a unique name for a temporary file, ``.tmp-<pid>-<random>``."""
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` at the position of the file; the system may take it in pieces.
+    """Write all of ``data`` to a file descriptor, in several calls if the system takes it in pieces.
 
     Raises:
         OSError: the system reports a failure.
@@ -92,7 +92,7 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def install(temporary: Path, path: Path, *, replace: bool) -> None:
-    """Give a synced file of the same file system its final name and make the name durable.
+    """Rename a synced temporary file to its final name, and make the name durable.
 
     Args:
         temporary: the complete file; gone afterwards.
@@ -127,7 +127,7 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
 def commit_bytes(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
 ) -> str:
-    """Write a file so that it exists under its name only when all of it is on the disk.
+    """Write a file atomically and durably from bytes.
 
     Args:
         path: the final name; its folder must exist.
@@ -153,7 +153,7 @@ def commit_bytes(
 
 
 def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, replace: bool = True) -> None:
-    """Let a function write a file that exists under its name only when all of it is on the disk.
+    """Write a file atomically and durably by a function that receives the open file.
 
     Args:
         path: the final name; its folder must exist.
@@ -173,7 +173,7 @@ def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
 
 
 def write_new(path: Path, write: Callable[[BinaryIO], object], *, replace: bool, temporary: Path | None = None) -> None:
-    """Do what ``commit_file`` does, for those who know better what an error of the system means.
+    """Write a file like ``commit_file``, but raise the system's errors unchanged.
 
     Args:
         path: the final name.
@@ -196,7 +196,7 @@ def write_new(path: Path, write: Callable[[BinaryIO], object], *, replace: bool,
 
 
 def fill_new(temporary: Path, write: Callable[[BinaryIO], T]) -> T:
-    """Let a function write a new file, sync it, and return what the function returns.
+    """Create a file, let a function write it, sync it, and return the function's result.
 
     Raises:
         OSError: the disk is full, ...; what was written is left.
@@ -212,7 +212,9 @@ def fill_new(temporary: Path, write: Callable[[BinaryIO], T]) -> T:
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:
-    """Commit an object as canonical JSON with a final line break; return the SHA-256 of the file.
+    """Write an object as canonical JSON atomically, and return the SHA-256 of the file.
+
+    The text ends with a line break.
 
     Raises:
         ValueError: a number is not finite.
@@ -261,7 +263,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file for this process alone; ``False``: another one holds it.
+    """Try to lock an open file for this process, and return whether it succeeded.
 
     Some network file systems have no locks: there everybody gets one, which is harmless, as what two write is equal.
 
@@ -272,7 +274,9 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock file; nothing is written, and a process that wants it just now waits.
+    """Return whether a process holds the lock on a file.
+
+    Nothing is written, and a process that wants the lock just now waits.
 
     Raises:
         OSError: the file cannot be opened.

@@ -13,7 +13,7 @@ _ESCAPE = re.compile(r"\\(?:(\\)|(r)|u(dc[89a-f][0-9a-f]))?")
 
 
 def csv_text(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table with a header; lines end with a line feed, and cells are quoted where they must be."""
+    """Format a table with a header as CSV text, with line feeds and minimal quoting."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
@@ -22,24 +22,24 @@ def csv_text(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> str
 
 
 def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> bytes:
-    """Return the same in UTF-8; bytes of a file name that are no text become backslash escapes."""
+    """Format a table as CSV in UTF-8, with bytes of file names that are not UTF-8 as backslash escapes."""
     return csv_text(columns, rows).encode("utf-8", "backslashreplace")
 
 
 def needs_escape(name: str) -> bool:
-    """Return whether a name cannot stand in a CSV file as it is."""
+    """Return whether a name must be escaped before it is written to a CSV file."""
     # The csv module does not put a lone carriage return between quotes.
     return "\r" in name or any("\udc80" <= character <= "\udcff" for character in name)
 
 
 def escape_name(name: str) -> str:
-    """Return a name as text that can be encoded, such that ``unescape_name`` gives it back."""
+    """Escape a name so that it can be encoded as text and restored by ``unescape_name``."""
     plain = name.replace("\\", "\\\\").replace("\r", "\\r")
     return plain.encode("utf-8", "backslashreplace").decode()
 
 
 def unescape_name(text: str) -> str:
-    r"""Return the name that ``escape_name`` was given.
+    r"""Restore the name that ``escape_name`` escaped.
 
     Raises:
         ValueError: a backslash is not doubled and does not begin ``\r`` or ``\udcXX``.

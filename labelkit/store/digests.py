@@ -21,12 +21,12 @@ RESTORE = "Restore the file from a copy or make it again with --overwrite"
 
 
 def bytes_of(array: Array) -> memoryview:
-    """Return the bytes of an array in C order; copies only where they are in another order."""
+    """Return the bytes of an array in C order, without a copy if it already has that order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def sha256_of(blocks: Iterable[Array]) -> Any:
-    """Return the running SHA-256 of arrays, one after the other."""
+    """Return the SHA-256 object of several arrays, one after the other."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(bytes_of(block))
@@ -34,12 +34,12 @@ def sha256_of(blocks: Iterable[Array]) -> Any:
 
 
 def rows_per_block(row_bytes: int, block_bytes: int) -> int:
-    """Return how many rows share a digest, where blocks have about ``block_bytes``."""
+    """Return the number of rows that share a digest, for blocks of about ``block_bytes``."""
     return max(1, block_bytes // row_bytes)
 
 
 class BlockDigester:
-    """SHA-256 of each block of rows of an array that comes in pieces.
+    """Incremental SHA-256 of each block of rows of an array that arrives in pieces.
 
     Args:
         block_bytes: bytes of a block, all of its rows together.
@@ -51,7 +51,7 @@ class BlockDigester:
         self._digests: list[bytes] = []
 
     def update(self, rows: Array) -> None:
-        """Take the next rows."""
+        """Add the next rows to the digests."""
         view = bytes_of(rows)
         while view:
             self._digest.update(view[: self._room])
@@ -62,7 +62,7 @@ class BlockDigester:
                 self._digest, self._room = hashlib.sha256(), self._block_bytes
 
     def finish(self) -> bytes:
-        """Return all digests, one after the other."""
+        """Return the concatenated digests of all blocks."""
         if self._room < self._block_bytes:
             self._digests.append(self._digest.digest())
         return b"".join(self._digests)
@@ -73,21 +73,21 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def group_line(path: str) -> bytes:
-    """Return the line of a group; paths have no leading slash, the root is empty."""
+    """Return the digest line of a group, whose path has no leading slash and is empty for the root."""
     return b"G /" + name_bytes(path)
 
 
 def attribute_line(path: str, name: str, value: Array) -> bytes:
-    """Return the line of an attribute."""
+    """Return the digest line of an attribute."""
     text = f" {value.dtype.str} {_shape_text(value.shape)} {sha256_of([value]).hexdigest()}"
     return b"A /" + name_bytes(path) + b"@" + name_bytes(name) + text.encode()
 
 
 def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
-    """Return the line of a dataset, given the SHA-256 of its bytes or of its block digests, 64 hexadecimal digits."""
+    """Return the digest line of a dataset from the SHA-256 (hex) of its bytes or of its block digests."""
     return b"D /" + name_bytes(path) + f" {dtype.str} {_shape_text(shape)} {digest}".encode()
 
 
 def digest_of_lines(lines: Iterable[bytes]) -> str:
-    """Return the content digest, 64 hexadecimal digits, of lines in any order."""
+    """Compute the content digest (64 hexadecimal digits) of digest lines in any order."""
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()

@@ -29,7 +29,7 @@ _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What made the embeddings, as far as it changes them.
+    """Identity of the model that made the embeddings, with everything that changes them.
 
     Attributes:
         name: of the backbone or of the run.
@@ -59,7 +59,7 @@ class ModelIdentity:
         return hashlib.sha256(canonical_json(self.preprocess).encode()).hexdigest()
 
     def differences(self, other: ModelIdentity) -> list[str]:
-        """Return the keys that make embeddings of the two incomparable; empty if they can be compared.
+        """Return the keys that make embeddings of two models incomparable, empty if they can be compared.
 
         Name, source and numerics do not matter; a difference in preprocessing is named by its key, such as
         ``preprocess.mean``.
@@ -70,7 +70,7 @@ class ModelIdentity:
         return keys
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes and the digest of the preprocessing; trained labels only if there are some."""
+        """Convert to a JSON object with the digest of the preprocessing, and trained labels if there are some."""
         own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
         return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
@@ -84,7 +84,7 @@ class ModelIdentity:
 
 
 def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
-    """Return images as a text: the first 16 digits of SHA-256 of their names and of their files, sorted.
+    """Encode a set of images as text: sorted keys of 16 hex digits from the SHA-256 of their names and files.
 
     Args:
         sample_ids: n names.
@@ -108,7 +108,7 @@ def _keys_of(text: str) -> NDArray[np.uint64]:
 
 
 def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return the keys at which two JSON objects differ, nested keys joined by dots, in order."""
+    """Return the sorted keys at which two JSON objects differ, with nested keys joined by dots."""
     keys: list[str] = []
     for key in sorted(left.keys() | right.keys()):
         mine, other = left.get(key), right.get(key)
@@ -122,9 +122,10 @@ def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 
 class EmbeddingStore:
-    """A finished store, open for reading. Holds no open file; the large arrays are maps of the file.
+    """Finished embedding store, open for reading.
 
-    Open it once per process: it refuses to be pickled. Large arrays in shards are read into memory when first used.
+    It holds no open file; the large arrays are maps of the file. Open it once per process: it refuses to be pickled.
+    Large arrays in shards are read into memory when first used.
 
     Attributes:
         path: the file.
@@ -200,12 +201,12 @@ class EmbeddingStore:
 
     @property
     def num_shards(self) -> int:
-        """Files that the large arrays lie in; 0: they are in the file itself."""
+        """Number of files that hold the large arrays, 0 if they are in the store's own file."""
         return len(self.shard_borders)
 
     @property
     def embeddings(self) -> NDArray[Any]:
-        """(n, d) float32 or float16, read-only; compared with its digests when first used.
+        """Embeddings (n, d) float32 or float16, read-only, verified against their digests on first use.
 
         Raises:
             Damaged: a block of rows is not as it was written.
@@ -214,7 +215,7 @@ class EmbeddingStore:
 
     @property
     def extras(self) -> dict[str, NDArray[np.float32]]:
-        """(n, w) float32 arrays by name, read-only: further outputs of the model, such as ``logits``.
+        """Further outputs of the model by name, such as ``logits``, (n, w) float32, read-only.
 
         Raises:
             Damaged: a block of rows is not as it was written.
@@ -223,12 +224,12 @@ class EmbeddingStore:
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
-        """(n, v, d) of v augmented views of each image, read-only, ``None`` if none are kept; raises as ``extras``."""
+        """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``. Raises as ``extras``."""
         return None if self._views is None else self._views.get().reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:
-        """(n, 32) uint8, digests of the image files.
+        """SHA-256 digests of the image files, (n, 32) uint8.
 
         Raises:
             Mismatch: rows were imported without their images.
@@ -237,12 +238,12 @@ class EmbeddingStore:
 
     @property
     def file_sizes(self) -> NDArray[np.uint64]:
-        """(n,) uint64, bytes of the image files; raises as ``sha256``."""
+        """Sizes of the image files in bytes, (n,) uint64. Raises as ``sha256``."""
         return self._known("file_sizes")
 
     @property
     def image_sizes(self) -> NDArray[np.uint32]:
-        """(n, 2) uint32, height and width after orientation; raises as ``sha256``."""
+        """Height and width of each image after orientation, (n, 2) uint32. Raises as ``sha256``."""
         return self._known("image_sizes")
 
     def _known(self, name: str) -> NDArray[Any]:
@@ -253,7 +254,7 @@ class EmbeddingStore:
         return values
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
-        """Return the rows of a split in order, or all rows for ``None``.
+        """Return the row indices of a split in order, or of all images for ``None``.
 
         Raises:
             Mismatch: the store has no such split.
@@ -266,13 +267,13 @@ class EmbeddingStore:
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
-        """Return the keys that make two stores incomparable; empty if their rows can be compared."""
+        """Return the keys that make two stores incomparable, empty if their embeddings can be compared."""
         keys = self.model.differences(other.model)
         keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
         return keys
 
     def trained_rows(self) -> NDArray[np.bool_]:
-        """Return (n,) whether the network was trained with an image's label, matched by name or file."""
+        """Return whether the network was trained with the label of each image, (n,) bool, matched by name or file."""
         if self.model.trained_labels:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
@@ -284,7 +285,7 @@ class EmbeddingStore:
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
-        """Return this store as it would be with other labels; the file stays as it is, and results still fit.
+        """Return an in-memory copy of this store with other labels, to which its results still belong.
 
         Args:
             labels: (n,) int64, class, -1 = unlabeled.
@@ -344,7 +345,7 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
-    """Check that all values are -1 or in ``[0, count)``; ``None`` for no upper bound.
+    """Check that all values are -1 or in ``[0, count)``, without upper bound if ``count`` is ``None``.
 
     Raises:
         Refused: one is not; names its row.
@@ -359,7 +360,7 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
 
 
 def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
-    """Return flags that are stored as 0 and 1; ``None`` for none.
+    """Convert flags stored as 0 and 1 to bool, and pass ``None`` through.
 
     Raises:
         Refused: one is something else.
@@ -387,7 +388,7 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
 
 
 def read_model(file: CheckedFile) -> ModelIdentity:
-    """Read the group ``model`` of a file.
+    """Read the model identity from an open file.
 
     Raises:
         Refused: a part of it is no JSON object.
@@ -433,7 +434,7 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
 
 
 def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
-    """Open a finished store and check it.
+    """Open a finished embedding store and verify its structure.
 
     Structure, sizes, types and the content digest are always checked.
 

@@ -25,7 +25,7 @@ from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.structure import DatasetInfo, Refuse, look_at, one_line, open_hdf5, open_regular, plain_type
+from labelkit.store.structure import DatasetInfo, Refuse, inspect_dataset, one_line, open_hdf5, open_regular, plain_type
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
@@ -51,7 +51,7 @@ _Known = NDArray[Any] | DatasetInfo
 
 @dataclass
 class ForeignRows:
-    """What a foreign file holds, rows in its own order; nothing is checked but types and lengths.
+    """Embeddings and columns read from a file in a foreign format, with only types and lengths checked.
 
     Attributes:
         embeddings: (n, d) numbers of any type, a map of the file where it holds them in one piece.
@@ -71,7 +71,7 @@ class ForeignRows:
     left_out: list[str] = field(default_factory=list)
 
     def where(self, row: int) -> str:
-        """Return how messages call a row."""
+        """Return the name of a row for error messages."""
         return self.place % (row if self.lines is None else self.lines[row])
 
 
@@ -156,7 +156,7 @@ def _refuse_objects(where: str) -> NoReturn:
 
 
 def read_npy(path: Path) -> ForeignRows:
-    """Map the rows of a ``.npy`` file.
+    """Read the embeddings of a ``.npy`` file as a memory map.
 
     Raises:
         NotAStore: it is none.
@@ -180,7 +180,7 @@ def read_npy(path: Path) -> ForeignRows:
 
 
 def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read a ``.npz`` file into memory.
+    """Read embeddings and columns of a ``.npz`` file into memory.
 
     Raises:
         NotAStore: it is none.
@@ -228,7 +228,7 @@ def _read_archive(archive: Any, where: str, wanted: Mapping[str, str | None]) ->
 
 
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read the arrays of a foreign HDF5 file; embeddings in one piece are mapped, others read into memory.
+    """Read embeddings and columns of a foreign HDF5 file, with contiguous embeddings as a memory map.
 
     Args:
         path: the file.
@@ -332,7 +332,7 @@ class _ForeignFile:
             item = item[name_bytes(part)]
         if not isinstance(item, h5py.Dataset):
             return False
-        self._seen[path] = look_at(item, self._size, refuse, may_filter=True, type_of=_foreign_type)
+        self._seen[path] = inspect_dataset(item, self._size, refuse, may_filter=True, type_of=_foreign_type)
         return True
 
 
@@ -351,7 +351,7 @@ _REMEDY = "Write a header, then one line per image: its path, and numbers."
 
 
 def read_names(path: Path) -> list[str]:
-    """Read a text file of one name per line, as raw bytes; the last line break may be missing.
+    """Read a text file with one name per line, as raw bytes, with or without a final line break.
 
     Raises:
         NotAStore: there is no such file.
@@ -368,7 +368,7 @@ def read_names(path: Path) -> list[str]:
 
 
 def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
-    """Read a CSV file with a header: a column of paths, maybe labels, splits, and one column per number of a row.
+    """Read a CSV file with a column of paths, optional labels and splits, and one column per embedding value.
 
     Args:
         path: the file, UTF-8.

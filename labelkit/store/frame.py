@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Store(EmbeddingStore):
-    """An embedding store, open for reading; a ``with`` block may hold it, but nothing needs to be closed.
+    """Embedding store for notebooks, open for reading and usable in a ``with`` block without need to be closed.
 
     Beside the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
 
@@ -39,16 +39,16 @@ class Store(EmbeddingStore):
 
     @property
     def ids(self) -> Sequence[str]:
-        """N paths below the data root."""
+        """Sample ids, n paths below the data root."""
         return self.sample_ids
 
     @property
     def results(self) -> list[str]:
-        """Names of the results next to the store."""
+        """Names of the results of the store."""
         return list_results(self)
 
     def result(self, name: str) -> Result:
-        """Read a result next to the store: its arrays, row i for row i of the store, and how it was made.
+        """Read a result of the store: its arrays, one row per row of the store, and how it was made.
 
         Raises:
             StoreError: there is no such result, or it belongs to other content than the store has now.
@@ -56,7 +56,7 @@ class Store(EmbeddingStore):
         return read_result(self, name)
 
     def frame(self, *results: str) -> DataFrame:
-        """Return the rows as a pandas table.
+        """Return the sample ids, labels and results as a pandas table with one row per image.
 
         Columns: ``path``; ``label`` (class name, missing if unlabeled), ``labeled`` and ``split`` where the store has
         them; and of every result named here each array with one value per row, as ``RESULT.ARRAY``. The embeddings
@@ -93,7 +93,7 @@ class Store(EmbeddingStore):
 
 
 def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Store:
-    """Open a finished store for a notebook; arguments and errors as for ``labelkit.store.embeddings.open_store``.
+    """Open a finished store for a notebook, as ``labelkit.store.embeddings.open_store`` does.
 
     Args:
         path: the file, ``NAME.h5``.

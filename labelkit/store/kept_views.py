@@ -20,7 +20,7 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import plain_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts, check_space, part_names, translated
+from labelkit.store.parts import Parts, check_space, part_names, translate_os_errors
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
 
@@ -33,7 +33,7 @@ _PART_PASSES: Final = 512
 
 @dataclass(frozen=True)
 class CachedViewPlan:
-    """All that decides the values, besides the images.
+    """Plan of a cache of views: everything besides the images that determines its values.
 
     Attributes:
         recipe: what made them: network, views, seed, listing, ...; JSON values.
@@ -51,31 +51,31 @@ class CachedViewPlan:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of all values of an image."""
+        """Size of the cached values of one image in bytes."""
         kinds = zip(self.counts, self.shapes, self.dtypes, strict=True)
         return sum(count * int(np.prod(shape)) * np.dtype(dtype).itemsize for count, shape, dtype in kinds)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all values."""
+        """Size of all cached values in bytes."""
         return len(self.rows) * self.image_bytes
 
     @property
     def part_rows(self) -> int:
-        """Images of a part."""
+        """Number of images in each part of the cache."""
         return max(1, min(_PART_BYTES // self.image_bytes, _PART_PASSES // sum(self.counts)))
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts that the cache is split into."""
         return -(-len(self.rows) // self.part_rows)
 
     def part(self, number: int) -> NDArray[np.int64]:
-        """Return the rows of a part."""
+        """Return the row indices of the images in one part of the cache."""
         return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``plan.json`` holds; rows as pieces, first and last of each."""
+        """Convert to the content of ``plan.json``, with rows as ranges from first to last."""
         breaks = np.flatnonzero(np.diff(self.rows) != 1)
         starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(self.rows) - 1]
         pieces = [[int(self.rows[start]), int(self.rows[end])] for start, end in zip(starts, ends, strict=True)]
@@ -95,7 +95,7 @@ class CachedViewPlan:
 
 
 class CachedViews:
-    """The parts of a plan.
+    """Cache of the outputs of a network's frozen part for views of images, stored in parts.
 
     Args:
         beside: folder that the folder of the parts is made in.
@@ -122,7 +122,7 @@ class CachedViews:
         self.warnings = self.parts.warnings
 
     def begin(self) -> None:
-        """Make the folder, or continue one.
+        """Create the folder of the cache, or continue an existing one.
 
         Raises:
             ResourceError: no permission, or not enough free space.
@@ -133,7 +133,7 @@ class CachedViews:
         self.parts.begin(lambda: False, lambda: check_space(self.folder, size, self.folder, what))
 
     def missing(self) -> list[int]:
-        """Return the numbers of the parts that are still to be made; a damaged one is renamed and said.
+        """Return the numbers of the parts that are still to be made. A damaged part is renamed, with a warning.
 
         Raises:
             ResourceError: a part cannot be read or renamed.
@@ -141,11 +141,11 @@ class CachedViews:
         return [number for number in range(self.plan.num_parts) if not self.parts.is_done(number)]
 
     def is_there(self, number: int) -> bool:
-        """Return whether a part has been made; it is not read."""
+        """Return whether a part exists, without reading it."""
         return self.parts.path(number).exists()
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
-        """Write a part: for each kind of view, (m, v, ...) numbers.
+        """Write one part of the cache: for each kind of view, (m, v, ...) numbers.
 
         Raises:
             StoreError: a number is not finite in the stored type.
@@ -168,7 +168,7 @@ class CachedViews:
         self.parts.commit(number, datasets)
 
     def open_all(self) -> list[tuple[NDArray[Any], ...]]:
-        """Return the values of each part by kind of view, (m, v, ...), mapped from the files; each was verified.
+        """Open the verified values of each part as memory maps, (m, v, ...) for each kind of view.
 
         Raises:
             StoreError: a part is missing or damaged.
@@ -179,7 +179,7 @@ class CachedViews:
             path = self.parts.path(number)
             if not path.exists():
                 raise StoreError(str(path), "is missing", "Run the same command again to recreate the part.")
-            with translated(path):
+            with translate_os_errors(path):
                 places = self.parts.load(number)
                 shapes = [self._shape(number, kind) for kind in range(len(places))]
                 kinds = zip(self.plan.dtypes, places, shapes, strict=True)
@@ -191,7 +191,7 @@ class CachedViews:
         return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
 
     def places(self, number: int, file: CheckedFile) -> list[int]:
-        """Return where the values of each kind of view begin in the file."""
+        """Return the byte offsets of the values of each kind of view in the file of a part."""
         places = []
         for kind in range(len(self.plan.shapes)):
             info = file.datasets.get(_name(kind))

@@ -38,7 +38,7 @@ Held = TypeVar("Held")
 
 
 class Parts(Generic[Held]):
-    """The parts of one plan.
+    """Run folder in which the parts of one plan are written and verified.
 
     Args:
         folder: the run folder.
@@ -81,7 +81,7 @@ class Parts(Generic[Held]):
     def begin(
         self, is_finished: Callable[[], bool], check: Callable[[], None], files: Mapping[str, bytes] | None = None
     ) -> bool:
-        """Begin or continue the run; return whether there is anything to do.
+        """Begin or continue the run, and return whether there is work to do.
 
         Args:
             is_finished: whether all is made already; then what is left of the run is removed.
@@ -98,16 +98,16 @@ class Parts(Generic[Held]):
                 self._remove_leftover()
                 return False
             check()
-            with translated(self.folder):
+            with translate_os_errors(self.folder):
                 (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-            with locked(self.folder) as still_there:
+            with hold_lock(self.folder) as still_there:
                 if still_there:
                     self._commit_plan(files or {})
                     return True
             # Another process published and removed the run folder while we waited for it.
 
     def check_plan(self) -> None:
-        """Refuse to continue with a run of another plan, unless it is dropped.
+        """Refuse to continue a run of another plan, unless it is to be overwritten.
 
         Raises:
             Mismatch: the plan in the folder is not ours; names the keys.
@@ -128,7 +128,7 @@ class Parts(Generic[Held]):
     def _commit_plan(self, files: Mapping[str, bytes]) -> None:
         loaded = read_plan(self.folder)
         if loaded is not None and loaded != self._plan and self._overwrite:
-            with translated(self.folder):
+            with translate_os_errors(self.folder):
                 shutil.rmtree(self.folder / "parts")
                 (self.folder / "plan.json").unlink()
                 (self.folder / "parts").mkdir()
@@ -136,7 +136,7 @@ class Parts(Generic[Held]):
         self._compare(loaded)
         for name, data in files.items():
             path = self.folder / name
-            with translated(path):
+            with translate_os_errors(path):
                 current = read_bytes(path) if path.exists() else None
             if current != data:
                 commit_bytes(path, data)
@@ -148,11 +148,11 @@ class Parts(Generic[Held]):
     # ---- parts
 
     def path(self, number: int) -> Path:
-        """Return where a part is."""
+        """Return the path of a part's file."""
         return self.folder / "parts" / self._names[number]
 
     def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Write a part, completely or not at all.
+        """Write a part to disk atomically.
 
         Raises:
             ResourceError: the disk is full, ...
@@ -162,7 +162,7 @@ class Parts(Generic[Held]):
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
     def is_done(self, number: int) -> bool:
-        """Return whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
+        """Return whether a valid part exists. A damaged one is renamed to ``.bad``, with a warning.
 
         Raises:
             ResourceError: it cannot be read or renamed.
@@ -173,7 +173,7 @@ class Parts(Generic[Held]):
                 return False
             self._load(number)
         except StoreError as error:
-            with translated(path):
+            with translate_os_errors(path):
                 path.replace(path.with_name(path.name + ".bad"))
             self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
             return False
@@ -206,19 +206,19 @@ class Parts(Generic[Held]):
     # ---- publishing
 
     def is_published(self) -> bool:
-        """Return whether another process has put the parts together and removed the folder."""
+        """Return whether another process has published the result and removed the run folder."""
         return not self.folder.exists() and self._published() == self.digest
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[bool]:
-        """Hold the lock while the parts are put together; gives whether that is still to be done.
+        """Hold the lock of the run folder during publishing, and yield whether there is still work to do.
 
         Raises:
             StoreError: parts are missing.
             BusyError: another process is publishing.
             ResourceError: the lock file cannot be made.
         """
-        with locked(self.folder) as still_there:
+        with hold_lock(self.folder) as still_there:
             if (not self._overwrite or not still_there) and self._published() == self.digest:
                 self._remove_leftover()
                 yield False
@@ -230,23 +230,23 @@ class Parts(Generic[Held]):
             yield True
 
     def clear(self) -> None:
-        """Remove the folder, once all that was made of the parts is there.
+        """Remove the run folder after its parts were published.
 
         Raises:
             ResourceError: something in it cannot be removed.
         """
-        with translated(self.folder):
+        with translate_os_errors(self.folder):
             shutil.rmtree(self.folder)
         fsync_folder(self.folder.parent)
 
 
 def part_names(count: int) -> list[str]:
-    """Return the file names of parts by their numbers."""
+    """Return the file names of the parts, in order."""
     return [f"{part:06d}.h5" for part in range(count)]
 
 
 def open_part(path: Path) -> CheckedFile:
-    """Read a part and verify it.
+    """Open a part and verify its digest.
 
     Raises:
         StoreError: it is damaged.
@@ -262,7 +262,7 @@ def open_part(path: Path) -> CheckedFile:
 def cast_finite(
     values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
-    """Return rows (m, d) of numbers in their stored type.
+    """Convert rows (m, d) to their stored type, and check that all values are finite.
 
     Args:
         values: the rows.
@@ -291,7 +291,7 @@ _LEFT_SECONDS = 60.0
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """Read ``plan.json`` of a run folder; ``None`` if there is none.
+    """Read ``plan.json`` of a run folder, or return ``None`` if there is none.
 
     Raises:
         Damaged: it is no plan.
@@ -313,7 +313,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
-    """Check that parts and result will fit, what is there already deducted.
+    """Check that the disk has room for the parts and the result, deducting parts that exist already.
 
     Args:
         folder: of the run.
@@ -324,7 +324,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
     Raises:
         ResourceError: less is free.
     """
-    with translated(folder):
+    with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
         there = sum(size_of(path) for path in (folder / "parts").glob("*.h5"))
     needed -= there
@@ -334,7 +334,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, 0 if it is gone."""
+    """Return the size of a file in bytes, 0 if it is gone."""
     try:
         return path.stat().st_size
     except FileNotFoundError:  # another worker renamed it just now
@@ -342,8 +342,8 @@ def size_of(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def translated(place: Path) -> Iterator[None]:
-    """Turn what the system reports into what a user can act on."""
+def translate_os_errors(place: Path) -> Iterator[None]:
+    """Convert operating-system errors into errors that a user can act on."""
     try:
         yield
     except OSError as error:
@@ -351,8 +351,8 @@ def translated(place: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a run folder; the system lets go of it when the process ends, however it ends.
+def hold_lock(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a run folder, which the system releases when the process ends in any way.
 
     Gives whether the folder is still there: the one who had the lock before may have removed it.
 
@@ -360,7 +360,7 @@ def locked(folder: Path) -> Iterator[bool]:
         BusyError: a live process holds it for longer than a moment.
         ResourceError: the lock file cannot be made.
     """
-    with translated(folder):
+    with translate_os_errors(folder):
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _wait_for_lock(descriptor, folder)
@@ -370,7 +370,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of writers that were killed: their process is gone, and a minute has passed."""
+    """Remove temporary files of dead processes that are older than a minute."""
     import psutil  # servers need it, what only opens a store does not
 
     for left in folder.glob(".tmp-*"):
@@ -390,7 +390,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 def _wait_for_lock(descriptor: int, folder: Path) -> None:
     deadline = time.monotonic() + LOCK_SECONDS
-    with translated(folder):
+    with translate_os_errors(folder):
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 problem = "another process is working on this output"

@@ -22,7 +22,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import Parts, cast_finite, check_space, translated
+from labelkit.store.parts import Parts, cast_finite, check_space, translate_os_errors
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import CheckedFile, open_file
@@ -31,7 +31,7 @@ from labelkit.store.writer import Contents, Image, strings
 
 @dataclass(frozen=True)
 class Piece:
-    """Patches of some images, those that could be read, in order.
+    """Patch features of several images, to be written to one file of the patch set.
 
     Attributes:
         rows: (m,) int64 positions in the plan.
@@ -56,7 +56,7 @@ class _WrittenFile:
 
 
 class PatchRun:
-    """Patches in the making. Use ``PatchRun.open``.
+    """Resumable run that writes the patch features of a store; created by ``PatchRun.open``.
 
     Attributes:
         out: the store they belong to.
@@ -85,7 +85,7 @@ class PatchRun:
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
-        """Check that the patches can be made, before any image is touched, and begin or continue the run.
+        """Check that the patches can be written, before any image is read, and begin or continue the run.
 
         Args:
             out: the store, ``NAME.h5``; it need not be there yet.
@@ -104,7 +104,9 @@ class PatchRun:
 
     @classmethod
     def check(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> None:
-        """Raise what ``open`` would, but that nothing is begun; ``open`` is for when the run of the rows is open.
+        """Check that the patches can be written, as ``open`` does, but without beginning the run.
+
+        ``open`` is for when the run of the rows is open.
 
         Raises:
             StoreError, Mismatch, ResourceError: as ``open``.
@@ -121,11 +123,11 @@ class PatchRun:
         return sorted({piece[0] for number, piece in enumerate(self.plan.pieces) if not self._parts.is_done(number)})
 
     def pieces_of(self, part: int) -> list[int]:
-        """Return the pieces of a part of the store, in order."""
+        """Return the numbers of the pieces in a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(self, number: int, piece: Piece) -> None:
-        """Write a file of the set. The same piece may be written again; the same values give the same bytes.
+        """Write one file of the patch set. The same piece may be written again; the same values give the same bytes.
 
         Raises:
             StoreError: a number is not finite in the stored type; names the image.
@@ -165,7 +167,7 @@ class PatchRun:
         commit_file(self._parts.path(number), Image(contents).write)
 
     def publish(self, store: EmbeddingStore) -> Path:
-        """Write ``SET.json``, and give the folder of the files its name.
+        """Write ``SET.json`` and rename the folder of patch files to its final name.
 
         Args:
             store: the finished store.
@@ -187,7 +189,7 @@ class PatchRun:
             if to_do:
                 listed, folder = self._listed(store), self._parts.path(0).parent
                 commit_json(folder / SET_NAME, listed)
-                with translated(self._target):
+                with translate_os_errors(self._target):
                     for old in folder.iterdir():
                         if old.name not in (*self._names, SET_NAME):
                             old.unlink()

@@ -28,7 +28,7 @@ _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
 
 @dataclass(frozen=True)
 class ImagePatches:
-    """Patches of one image.
+    """Patch features of one image, with their grid cells.
 
     Attributes:
         features: (t, d) float, in the stored type.
@@ -43,13 +43,13 @@ class ImagePatches:
     region: tuple[float, float, float, float]
 
     def boxes(self) -> NDArray[np.float64]:
-        """Return (t, 4) left, top, right, bottom of each patch in pixels of the oriented original."""
+        """Return the box of each patch in pixels of the oriented original, (t, 4) left, top, right, bottom."""
         return cell_boxes(self.cells, self.grid, self.region)
 
 
 @dataclass(frozen=True)
 class PatchBlock:
-    """Patches of successive images.
+    """Patch features of successive images, read together.
 
     Attributes:
         features: (t, d) float, in the stored type.
@@ -67,7 +67,7 @@ class PatchBlock:
 def cell_boxes(
     cells: NDArray[np.int64], grid: tuple[int, int], region: tuple[float, float, float, float]
 ) -> NDArray[np.float64]:
-    """Return (t, 4) left, top, right, bottom of cells (t, 2) of a grid, in the pixels of its region."""
+    """Compute the boxes (t, 4) left, top, right, bottom of grid cells (t, 2), in pixels of the region."""
     left, top, right, bottom = region
     height, width = (bottom - top) / grid[0], (right - left) / grid[1]
     rows, columns = cells[:, 0].astype(np.float64), cells[:, 1].astype(np.float64)
@@ -76,12 +76,12 @@ def cell_boxes(
 
 
 def patches_folder(store: Path) -> Path:
-    """Return where the patches of a store are."""
+    """Return the folder that holds the patches of a store."""
     return store.with_name(store.name + ".patches")
 
 
 def read_set_json(folder: Path) -> dict[str, Any]:
-    """Read and check ``SET.json`` by itself.
+    """Read and check ``SET.json``, the index of a patch set.
 
     Raises:
         NotAStore: there is none.
@@ -162,7 +162,7 @@ class _SetFile:
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
-        """Cells (t, 2) of images first to last of this file."""
+        """Return the cells (t, 2) of images ``first`` up to ``last`` in this file."""
         if self.cells is not None:
             return self.cells[self.offsets[first] : self.offsets[last]]
         shapes = [np.indices(tuple(grid)).reshape(2, -1).T for grid in self.grids[first:last].tolist()]
@@ -170,7 +170,7 @@ class _SetFile:
 
 
 def check_set_file(file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any]) -> ModelIdentity:
-    """Check all of a file of a set but its patches, and return the model that made it.
+    """Check a file of a patch set except for its features, and return the model that made it.
 
     Args:
         file: the checked file.
@@ -184,9 +184,9 @@ def check_set_file(file: CheckedFile, entry: dict[str, Any], listed: dict[str, A
 
 
 class PatchSet:
-    """The patches of a store, open for reading. Made by ``open_patches``; holds no open file, only maps.
+    """Patch features of a store, open for reading; created by ``open_patches``.
 
-    A file is checked when it is first needed, its patches block by block when they are.
+    Holds no open file, only maps. A file is checked when it is first needed, its patches block by block when they are.
 
     Attributes:
         folder: where the files are.
@@ -219,7 +219,7 @@ class PatchSet:
         raise TypeError("a PatchSet cannot be pickled: call open_patches in each process")
 
     def image(self, row: int) -> ImagePatches:
-        """Return the patches of an image.
+        """Return the patches of one image.
 
         Raises:
             IndexError: there is no such row.
@@ -236,7 +236,7 @@ class PatchSet:
         return ImagePatches(file.patches.get(start, stop), cells, grid, (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return (n + 1,) number of the first patch of each image in the set, and of all patches."""
+        """Return the index of the first patch of each image in the set, then the total, (n + 1,)."""
         parts = [
             self._first_patches[number] + self._file(number).offsets[:-1]
             for number in range(len(self._listed["files"]))
@@ -265,7 +265,7 @@ class PatchSet:
             row = file.row_start + last
 
     def verify(self) -> None:
-        """Compare all files and patches with their digests.
+        """Verify all files and patches against their digests.
 
         Raises:
             StoreError: one cannot be used.
@@ -287,7 +287,7 @@ class PatchSet:
 
 
 def open_patches(store: EmbeddingStore) -> PatchSet:
-    """Open the patches of a store; every block of them is compared with its digest when it is first used.
+    """Open the patches of a store, verifying each block against its digest on first use.
 
     Raises:
         NotAStore: the store has none.

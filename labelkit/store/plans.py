@@ -29,12 +29,12 @@ _RESERVED = {"digests", "model", "skipped", "results", "preprocess", "numerics"}
 
 
 def embedding_run_folder(out: Path) -> Path:
-    """Return where a store is while it is made."""
+    """Return the run folder in which a store is made."""
     return out.with_name(out.name + ".run")
 
 
 def patches_run_folder(out: Path) -> Path:
-    """Return where the patches of a store are while they are made."""
+    """Return the run folder in which the patches of a store are made."""
     return out.with_name(out.name + ".patches.run")
 
 
@@ -45,7 +45,7 @@ def plan_digest(plan: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingPlan:
-    """All that decides the bytes of a store, besides the images and the network.
+    """Plan of an embedding store: everything that determines its bytes besides images and network.
 
     Args:
         sample_ids: N paths below the data root, sorted by their bytes, unique; what is not UTF-8 as
@@ -184,17 +184,17 @@ class EmbeddingPlan:
 
     @property
     def num_reused(self) -> int:
-        """Rows that are copied."""
+        """Number of rows that are copied from other stores."""
         return 0 if self.reused is None else int((self.reused[:, 0] >= 0).sum())
 
     @property
     def num_views(self) -> int:
-        """Augmented views of each image that are embedded besides."""
+        """Number of augmented views of each image that are embedded in addition to the image."""
         return 0 if self.views is None else int(self.views.get("count", 0))
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """Width of each further output, by name."""
+        """Width of each further output of the model, by name."""
         return self.extras or {}
 
     @property
@@ -238,7 +238,7 @@ class EmbeddingPlan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan with digests in place of names and labels, as ``plan.json`` holds it."""
+        """Convert to the content of ``plan.json``, with digests in place of names and labels."""
         return plain_json(self._json)
 
     def digest(self) -> str:
@@ -246,22 +246,22 @@ class EmbeddingPlan:
         return plan_digest(self._json)
 
     def files(self) -> dict[str, bytes]:
-        """Return what a run folder holds next to the plan, which has the digests of both, by name."""
+        """Return the names and contents of the files whose digests the plan records."""
         return {"files": self._names, "columns.json": canonical_json(self._columns).encode()}
 
     @property
     def num_parts(self) -> int:
-        """Parts of a run of this plan."""
+        """Number of parts in a run of this plan."""
         return -(-len(self.sample_ids) // self.part_rows)
 
     def estimated_bytes(self) -> int:
-        """Return about how many bytes the store will have."""
+        """Estimate the size of the store in bytes."""
         longest = max(len(name_bytes(name)) for name in self.sample_ids)
         return (self._row_bytes + longest + 16) * len(self.sample_ids) + (64 << 10)
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan to continue with: that of an unfinished run, if it differs from ``plan`` in its listing only.
+    """Return the plan of an unfinished run if only its listing differs, otherwise ``plan`` itself.
 
     So files that were added since the run began are left for the next store, and files that vanished
     are still in the plan, to be skipped with that reason. In every other case ``plan`` itself is
@@ -292,7 +292,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 
 
 def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
-    """Return how an unfinished run computes, or a finished store was computed; empty where neither can be read.
+    """Return the numerics settings of an unfinished run or a finished store, empty if neither can be read.
 
     Who asks again without saying how goes on so, whatever the defaults are by now.
 
@@ -313,7 +313,7 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
 
 
 def stored_plan(folder: Path) -> EmbeddingPlan | None:
-    """Return the plan of an unfinished run, or ``None`` where there is none that can be read."""
+    """Read the plan of an unfinished run, or return ``None`` if none can be read."""
     try:
         loaded = read_object(folder / "plan.json")
         columns = read_object(folder / "columns.json")
@@ -334,7 +334,7 @@ def stored_plan(folder: Path) -> EmbeddingPlan | None:
 
 @dataclass(frozen=True, eq=False)
 class PatchPlan:
-    """All that decides the bytes of the patches, besides the images and the network.
+    """Plan of a patch set: everything that determines its bytes besides images and network.
 
     Args:
         rows: plan of the store they belong to.
@@ -369,13 +369,13 @@ class PatchPlan:
 
     @property
     def count(self) -> int:
-        """Patches of an image."""
+        """Number of patches per image."""
         cells = self.grid[0] * self.grid[1]
         return cells if self.per_image is None else min(self.per_image, cells)
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether the cells of each patch are written down."""
+        """Return whether cells are sampled, so that the cell of each patch is stored."""
         return self.per_image is not None
 
     @property
@@ -385,7 +385,7 @@ class PatchPlan:
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Part of the store, first row and the row after the last one, of each file of the set in order."""
+        """Files of the patch set in order, each as part of the store, first row and end row (exclusive)."""
         rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
         step = max(1, most_rows // rows.batch_size) * rows.batch_size
         found = []
@@ -396,7 +396,7 @@ class PatchPlan:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What the patches depend on besides the store."""
+        """Settings that determine the patches besides the store."""
         return {
             "layer": self.layer,
             "grid": list(self.grid),
@@ -405,7 +405,7 @@ class PatchPlan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as ``plan.json`` holds it."""
+        """Convert to the content of ``plan.json``."""
         plan = {
             "format": schema.FORMAT_PLAN,
             "format_version": schema.FORMAT_VERSION,
@@ -419,5 +419,5 @@ class PatchPlan:
         return plain_json(plan)
 
     def estimated_bytes(self) -> int:
-        """Return about how many bytes the files will have together."""
+        """Estimate the total size of the files in bytes."""
         return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.pieces)

@@ -34,7 +34,7 @@ from labelkit.store.digests import (
     sha256_of,
 )
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.structure import DatasetInfo, Refuse, look_at, one_line, open_hdf5, open_regular, plain_type
+from labelkit.store.structure import DatasetInfo, Refuse, inspect_dataset, one_line, open_hdf5, open_regular, plain_type
 
 Array = NDArray[Any]
 
@@ -47,7 +47,7 @@ SHARD_RESTORE = (
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
-    """Open a file by one descriptor and check everything about it but large arrays.
+    """Open a labelkit file by one descriptor and check everything except large arrays.
 
     Args:
         path: the file.
@@ -64,12 +64,12 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
 
 
 def in_results(path: str) -> bool:
-    """Return whether an object belongs to a packed result: the digest of the store leaves it out."""
+    """Return whether a path belongs to a packed result, which the store's digest leaves out."""
     return path == "results" or path.startswith("results/")
 
 
 class CheckedFile:
-    """An HDF5 file whose structure, sizes, types and content digest were found right.
+    """Open HDF5 file whose structure, sizes, types and content digest have been verified.
 
     All reading goes through one descriptor, so that a file replaced meanwhile does not mix with this one. Of a store
     in shards this is the index; it shows all that the store holds, as if it were in one file.
@@ -144,7 +144,7 @@ class CheckedFile:
         self.close()
 
     def close(self) -> None:
-        """Close HDF5's side and the descriptor; maps stay valid. A group of a file leaves that to the file."""
+        """Close the file, while memory maps stay valid. A group leaves closing to its file."""
         if self._outer is not None:
             return
         if self._file is not None:
@@ -153,7 +153,7 @@ class CheckedFile:
         self._handle.close()
 
     def inside(self, group: str, file_format: str) -> CheckedFile:
-        """Return a group of this file as a file of its own; usable while this one is open.
+        """Open a group of this file as a file of its own, usable while this one is open.
 
         Raises:
             StoreError: it is not of this format, or its content digest differs.
@@ -161,7 +161,7 @@ class CheckedFile:
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
     def place(self, path: str) -> str:
-        """Return how messages call an object of the file."""
+        """Return the name of an object of the file for error messages."""
         inner = f"{self._root}/{path}" if path else self._root
         return f"{self.where}:{inner}" if inner else self.where
 
@@ -205,7 +205,9 @@ class CheckedFile:
                     self._walk(item, child, depth + 1)
                 else:
                     may_filter = self.format == schema.FORMAT_RESULT or in_results(child)
-                    self.datasets[child] = look_at(item, self._size, self._refusing(child), may_filter=may_filter)
+                    self.datasets[child] = inspect_dataset(
+                        item, self._size, self._refusing(child), may_filter=may_filter
+                    )
 
     def _read_attributes(self, item: h5py.HLObject, path: str) -> None:
         self.attributes[path] = {}
@@ -243,7 +245,7 @@ class CheckedFile:
         self._set_attribute("", "requires", np.array(name_bytes(left), f"S{len(left) or 1}"))
 
     def is_sharded(self, path: str) -> bool:
-        """Return whether a dataset lies in shards."""
+        """Return whether a dataset is stored in shards."""
         return self.shards is not None and path in self.shards.columns
 
     def _check_digest(self) -> str:
@@ -313,7 +315,7 @@ class CheckedFile:
         return known
 
     def require(self, columns: schema.Columns) -> dict[str, int]:
-        """Check that datasets are there, and their axes; return the length of each letter.
+        """Check that datasets exist and that their axes fit, and return the length of each axis letter.
 
         Raises:
             Refused: one is missing, or as ``check_axes``.
@@ -346,7 +348,7 @@ class CheckedFile:
             yield first, self._rows(path, first, min(first + step, rows))
 
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows start to stop, in pieces, each compared with its digest; a scalar in one piece.
+        """Yield a dataset, or its rows start to stop, in verified blocks, or a scalar in one piece.
 
         Raises:
             Damaged: a digest differs; names the rows, or the shard that they are in.
@@ -361,7 +363,7 @@ class CheckedFile:
                 yield block if stop is None else block[max(0, start - first) : stop - first]
 
     def read(self, path: str, *, verify: bool = True) -> Array:
-        """Return a dataset as a new array.
+        """Read a dataset into a new array.
 
         Raises:
             Damaged: its digests differ, or HDF5 cannot read it.
@@ -375,11 +377,11 @@ class CheckedFile:
         return value
 
     def read_strings(self, path: str, *, verify: bool = True) -> list[str]:
-        """Return a dataset of strings; bytes that are not UTF-8 become surrogate escapes."""
+        """Read a dataset of strings, with bytes that are not UTF-8 as surrogate escapes."""
         return [name_text(raw) for raw in self.read(path, verify=verify).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
-        """Return a text kept as an attribute, or as a scalar dataset where it is long; empty if there is none."""
+        """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if there is none."""
         path = f"{group}/{name}".lstrip("/")
         info = self.datasets.get(path)
         if info is not None and info.shape == () and info.dtype.kind == "S":
@@ -388,7 +390,7 @@ class CheckedFile:
         return value if isinstance(value, str) else ""
 
     def read_json(self, group: str, name: str, default: str = "") -> dict[str, Any]:
-        """Return a JSON object that is kept as a text.
+        """Read a JSON object that is stored as text.
 
         Args:
             group: its path.
@@ -408,7 +410,7 @@ class CheckedFile:
         return found
 
     def map(self, path: str) -> Array:
-        """Return a dataset as a read-only map of the file, or as an array where it is not in one piece."""
+        """Return a dataset as a read-only memory map, or as an array if it is not contiguous."""
         info = self.datasets[path]
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
             value = self.read(path, verify=False)
@@ -417,7 +419,7 @@ class CheckedFile:
         return np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
 
     def digests(self, path: str) -> Array | None:
-        """Return the (b, 32) block digests of a dataset, or ``None`` where the content digest covers its bytes."""
+        """Return the (b, 32) block digests of a dataset, or ``None`` if the content digest covers its bytes."""
         if self.shards is not None and self.is_sharded(path) and self.shards.columns[path].sha256:
             digest = bytes.fromhex(self.shards.columns[path].sha256)
             return np.frombuffer(digest, np.uint8).reshape(1, 32)
@@ -441,7 +443,7 @@ class CheckedFile:
 
 
 class LazyRows:
-    """A large dataset of numbers, mapped, or read when it is first used where it lies in shards.
+    """Large dataset of numbers that is mapped, or read from shards, on first use.
 
     Each block is compared with its digest when it is first used.
     """
@@ -456,7 +458,7 @@ class LazyRows:
         self._unchecked = np.full(-(-self._length // self._block_rows), verify, dtype=np.bool_)
 
     def get(self, start: int = 0, stop: int | None = None) -> Array:
-        """Return rows start to stop, read-only; by default all.
+        """Return the rows start to stop, by default all, as a read-only array.
 
         Raises:
             Damaged: a block is not as it was written.
@@ -480,7 +482,7 @@ class LazyRows:
 
 
 def verify_rows(place: str, block: Array, start: int, expected: Array | None) -> None:
-    """Compare rows with their digest, also after the file was closed.
+    """Verify rows against their digest, also after the file was closed.
 
     Args:
         place: name of the dataset in messages.
@@ -501,7 +503,7 @@ def verify_rows(place: str, block: Array, start: int, expected: Array | None) ->
 
 @dataclass(frozen=True)
 class ShardColumn:
-    """A column that lies in shards.
+    """Description of a column that is stored in shards.
 
     Attributes:
         dtype: of its values, as NumPy writes it.
@@ -516,7 +518,7 @@ class ShardColumn:
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard, as the index lists it.
+    """Description of one shard, as listed in the index.
 
     Attributes:
         number: from 0.
@@ -533,12 +535,12 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Name of the file: other content has another name, so that a store can be replaced while it is read."""
+        """File name, which depends on the content so that a store can be replaced while it is read."""
         return f"{self.number:05d}-{self.frame[:16]}.h5"
 
 
 class Shards:
-    """The shards of a store, for reading. A shard is compared with its digest when it is first used.
+    """Shards of a store, open for reading and verified against their digests on first use.
 
     Args:
         index: file of the store.
@@ -556,14 +558,14 @@ class Shards:
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
-        """Return the canonical JSON that the index holds."""
+        """Convert to the canonical JSON that the index stores."""
         files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": hashlib.sha256(canonical_json(values).encode()).hexdigest()})
 
     @classmethod
     def parse(cls, index: Path, text: str) -> Shards:
-        """Read what ``to_text`` gave.
+        """Parse the text that ``to_text`` made.
 
         Raises:
             ValueError: it is something else.
@@ -586,7 +588,7 @@ class Shards:
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:
-        """Inspect every shard, but not its rows.
+        """Check that every shard exists and has the right size, without reading its rows.
 
         Raises:
             StoreError: one is absent, or has another size.
@@ -596,7 +598,7 @@ class Shards:
             self._open(shard).close()
 
     def faults(self) -> Iterator[StoreError]:
-        """Yield what is wrong with each shard that is lost or damaged; all rows are read.
+        """Read all shards, and yield an error for each that is lost or damaged.
 
         Raises:
             ResourceError: the system does not let us read one.
@@ -608,7 +610,7 @@ class Shards:
                 yield error
 
     def read(self, column: str, start: int, stop: int) -> Array:
-        """Return the rows [start, stop) of a column as a new array.
+        """Read rows [start, stop) of a column into a new array.
 
         Raises:
             StoreError: a shard is absent, damaged, or one of another store.
@@ -656,6 +658,6 @@ class Shards:
 
 
 def shards_folder(index: Path) -> Path:
-    """Return where the shards of a store lie: next to the file itself, where ``index`` is a link to it."""
+    """Return the folder of a store's shards, next to the file itself if ``index`` is a link to it."""
     real = Path(os.path.realpath(index)) if index.is_symlink() else index
     return real.with_name(real.name + ".shards")

@@ -36,7 +36,7 @@ _FLAGS = ("labeled", "new_classes")
 
 @dataclass(frozen=True)
 class Result:
-    """A result as it was read.
+    """Named result of a store, as read from its file.
 
     Attributes:
         name: file name without ``.h5``, or name of the group in a packed store.
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics as an object; empty if there are none."""
+        """Metrics of the result as a dictionary, empty if there are none."""
         found = parse_json(self.arrays.get("metrics", "{}"))
         return found if isinstance(found, dict) else {}
 
@@ -85,7 +85,7 @@ def write_result(
     overwrite: bool = False,
     gallery_digest: str = "",
 ) -> Path:
-    """Write a result next to a store, completely or not at all; also where others are packed into the store.
+    """Write a result of a store atomically, always to a file of its own.
 
     Args:
         store: the store its rows belong to.
@@ -151,7 +151,7 @@ def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
 
 
 def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
-    """Read a result of a store; all its digests are compared.
+    """Read a result of a store and verify all its digests.
 
     Args:
         store: the store.
@@ -173,7 +173,7 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
 
 
 def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, stale: bool) -> Result:
-    """Read a result out of its checked file; all its digests are compared.
+    """Read a result from an open, checked file and verify all its digests.
 
     Args:
         file: the file, or the group of a packed store.
@@ -214,12 +214,12 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the names of the results of a store, those next to it and those packed into it, sorted."""
+    """Return the sorted names of all results of a store, in files of their own or packed into it."""
     return sorted({*store.packed_results, *results_beside(store.path)})
 
 
 def results_beside(path: Path) -> list[str]:
-    """Return the names of the results next to the store of this name, sorted."""
+    """Return the sorted names of the results in files next to a store."""
     folder = results_folder(path)
     if not folder.is_dir():
         return []
@@ -228,7 +228,7 @@ def results_beside(path: Path) -> list[str]:
 
 
 def free_name(store: EmbeddingStore, name: str) -> str:
-    """Return a name that no result of the store has: ``name`` itself, or ``name-2``, ``name-3``, ..."""
+    """Return the first of ``name``, ``name-2``, ``name-3``, ... that no result of the store has."""
     taken = set(list_results(store))
     if name not in taken:
         return name
@@ -236,7 +236,7 @@ def free_name(store: EmbeddingStore, name: str) -> str:
 
 
 def newest_name(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... that is among the names of results; ``name`` if none is.
+    """Return the last of ``name``, ``name-2``, ... among the names of results, or ``name`` if none is there.
 
     Numbers may be missing: a store of later photos begins with ``answer-4``.
     """
@@ -257,7 +257,7 @@ def check_new_result(
     stage: str = "",
     params: Mapping[str, Any] | None = None,
 ) -> None:
-    """Reject a name before any work.
+    """Check that a result can be written under a name, before the work begins.
 
     Args:
         store: the store.
@@ -293,7 +293,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
 
 @contextmanager
 def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
-    """Open a result, wherever it is.
+    """Open the file of a result, or its group in a packed store.
 
     Raises:
         NotAStore: there is no such result.
@@ -322,7 +322,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
 
 
 def results_folder(path: Path) -> Path:
-    """Return where the results next to a store are."""
+    """Return the folder of the results next to a store."""
     return path.with_name(path.name + ".results")
 
 

@@ -62,7 +62,7 @@ WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class Column(NamedTuple):
-    """A known dataset.
+    """Axes and types of a dataset that the format defines.
 
     Attributes:
         axes: a letter or word for each; equal ones have equal lengths, a number is a length.
@@ -167,12 +167,12 @@ NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neigh
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the raw bytes of a name; surrogate escapes become the bytes they stand for."""
+    """Encode a name to its raw bytes, with surrogate escapes as the bytes they stand for."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def name_text(raw: bytes) -> str:
-    """Return a name as text; bytes that are not UTF-8 become surrogate escapes."""
+    """Decode a name to text, with bytes that are not UTF-8 as surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -186,7 +186,7 @@ def is_utf8(raw: bytes) -> bool:
 
 
 def name_fault(name: str) -> str | None:
-    """Say why a name cannot be a sample id, or return ``None`` if it can.
+    """Return why a name cannot be a sample id, or ``None`` if it can.
 
     A sample id is a path below the data root: relative, ``/`` between its parts, no empty, ``.`` or ``..``
     part, no NUL. So joining it to a data root can never lead outside of it.
@@ -204,7 +204,7 @@ _PART_FAULTS = tuple(f"{before}{part}{after}" for part in ("", ".", "..") for be
 
 
 def has_name_fault(names: Sequence[str]) -> bool:
-    """Return whether :func:`name_fault` finds something in any of these names, in a few looks at all of them."""
+    """Return whether any of many names cannot be a sample id, faster than :func:`name_fault` for each."""
     if not names:
         return False
     joined = "\0".join(("", *names, ""))

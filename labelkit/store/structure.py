@@ -40,7 +40,7 @@ def _remedy(path: Path) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; never waits, as opening a named pipe would.
+    """Open a regular file for reading, and reject others such as named pipes instead of blocking.
 
     Raises:
         NotAStore: there is no such file, or it is not a regular one.
@@ -57,7 +57,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
-    """Let HDF5 open a file, whoever wrote it.
+    """Open an untrusted HDF5 file.
 
     Raises:
         NotAStore: it is no HDF5 file.
@@ -75,7 +75,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what HDF5 says, short enough for a message."""
+    """Return an error message of HDF5 in one line of limited length."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -84,7 +84,7 @@ def one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Structure of a dataset in a checked file.
+    """Type, shape and storage of a dataset in a checked file.
 
     Attributes:
         dtype: type of its values, as NumPy sees it.
@@ -100,18 +100,18 @@ class DatasetInfo:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """Size of all values in bytes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
 def plain_type(dtype: np.dtype[Any], refuse: Refuse) -> np.dtype[Any]:
-    """Return a type without what h5py notes of it; refuse all but numbers and strings of fixed length."""
+    """Convert h5py's type to a plain NumPy type, and refuse all but numbers and fixed-length strings."""
     if dtype.kind not in "iufS":
         refuse(f"a type other than numbers and strings of fixed length: {dtype}")
     return np.dtype(dtype.str)
 
 
-def look_at(
+def inspect_dataset(
     dataset: h5py.Dataset,
     size: int,
     refuse: Refuse,

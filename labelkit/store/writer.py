@@ -46,7 +46,7 @@ AttributeValue = str | int | Array
 
 @dataclass(frozen=True)
 class Stream:
-    """A dataset too large for memory.
+    """Dataset too large for memory, to be written in blocks of rows.
 
     Attributes:
         dtype: little-endian type of its values.
@@ -63,7 +63,7 @@ class Stream:
     part: Callable[[int, int], Iterator[Array]] | None = None
 
     def between(self, start: int, stop: int) -> Stream:
-        """Return some of the rows.
+        """Return a stream of the rows from start to stop.
 
         Raises:
             ValueError: only all can be read.
@@ -76,7 +76,7 @@ class Stream:
 
 @dataclass
 class Contents:
-    """Contents of a file to be written.
+    """Datasets and attributes of a file to be written.
 
     Attributes:
         datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type
@@ -89,14 +89,14 @@ class Contents:
 
     @classmethod
     def of(cls, file_format: str, datasets: Mapping[str, Array | Stream] | None = None, **root: AttributeValue) -> Self:
-        """Return contents of a format, with attributes of the root."""
+        """Create the contents of a file in the given format, with attributes of its root group."""
         contents = cls(dict(datasets or {}))
         contents.set("", **{"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": "", **root})
         return contents
 
     @classmethod
     def made(cls, file_format: str, datasets: Mapping[str, Array], **texts: Mapping[str, object]) -> Self:
-        """Return the contents of a small file of its own, made by this labelkit.
+        """Create the contents of a small file, marked as made by this version of labelkit.
 
         Args:
             file_format: such as ``labelkit.matches``.
@@ -113,7 +113,7 @@ class Contents:
         self.attributes.setdefault(group, {}).update(values)
 
     def set_json(self, group: str, name: str, text: str) -> None:
-        """Set a JSON text: an attribute, or a scalar dataset where it is too long for one."""
+        """Set a JSON text as an attribute, or as a scalar dataset if it is too long for one."""
         if len(name_bytes(text)) > schema.JSON_ATTRIBUTE_BYTES:
             self.datasets[f"{group}/{name}".lstrip("/")] = np.array(name_bytes(text))
         else:
@@ -121,7 +121,7 @@ class Contents:
 
 
 def strings(values: Iterable[str]) -> Array:
-    """Return (n,) fixed-length UTF-8 strings; surrogate escapes become the bytes they stand for.
+    """Encode strings as fixed-length UTF-8 (n,), with surrogate escapes as the bytes they stand for.
 
     Raises:
         ValueError: a string holds a NUL byte, which a fixed-length string cannot.
@@ -134,7 +134,7 @@ def strings(values: Iterable[str]) -> Array:
 
 
 class Image:
-    """A file that is to be written: its contents, with all digests.
+    """Complete image of a file to be written, with all digests.
 
     Args:
         contents: what it holds; block digests and the content digest are added here.
@@ -178,7 +178,7 @@ class Image:
 
     @classmethod
     def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
-        """Return the image of exactly these contents: no digest is made or compared, attributes keep their types.
+        """Create an image of exactly these contents, without computing digests or converting attributes.
 
         Args:
             contents: all datasets and attributes, digests included; attributes as arrays.
@@ -192,11 +192,11 @@ class Image:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all values: about those of the file."""
+        """Size of all values in bytes, about that of the file."""
         return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
 
     def write(self, file: BinaryIO) -> None:
-        """Write into a new, empty file, open for reading and writing.
+        """Write the image to a new, empty file, open for reading and writing.
 
         Raises:
             OSError: the disk is full, ...
@@ -226,14 +226,14 @@ class Image:
                     hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
 
     def to_bytes(self) -> bytes:
-        """Return the whole file."""
+        """Return the whole file as bytes."""
         buffer = io.BytesIO()
         self.write(buffer)
         return buffer.getvalue()
 
 
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
-    """Write a small file whole, never over other content, and return its content digest.
+    """Write a small file atomically, never over other content, and return its content digest.
 
     Args:
         path: file to write.
@@ -262,7 +262,7 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
 
 
 def rows_of(data: Array | Stream) -> Iterator[Array]:
-    """Read a dataset that is to be written, in pieces of whole rows."""
+    """Yield a dataset to be written in blocks of whole rows."""
     if isinstance(data, Stream):
         yield from data.blocks()
     else:
@@ -270,7 +270,7 @@ def rows_of(data: Array | Stream) -> Iterator[Array]:
 
 
 def attribute_text(value: AttributeValue) -> str:
-    """Return the text of an attribute that holds one."""
+    """Decode an attribute that holds a text."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
 
@@ -303,13 +303,13 @@ def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
 
 
 def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Return first row, and the row after the last one, of each of about equal shards of so many rows, at least one."""
+    """Split rows into about equal, non-empty shards, and return the first and end row (exclusive) of each."""
     count = min(shards, rows, schema.MAX_SHARDS)
     return tuple(pairwise(rows * number // count for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
-    """Return the columns that lie in shards: the embeddings, those of views, and further outputs of the model."""
+    """Return the columns to store in shards: embeddings, embeddings of views, and further outputs of the model."""
     rows = contents.datasets["embeddings"].shape[0]
     found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
     for name, data in sorted(contents.datasets.items()):
@@ -320,7 +320,7 @@ def sharded_columns(contents: Contents) -> list[str]:
 
 
 def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
-    """Write a store in one file or in shards, completely or not at all, and remove shards that it replaces.
+    """Write a store to one file or to shards atomically, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.

@@ -59,7 +59,7 @@ class _Part:
 
 
 class EmbeddingRun:
-    """A store in the making. Use ``EmbeddingRun.open``.
+    """Resumable run that writes an embedding store in parts; created by ``EmbeddingRun.open``.
 
     Attributes:
         out: the store to be made.
@@ -86,7 +86,7 @@ class EmbeddingRun:
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
-        """Check that the store can be made here, before any image is touched, and begin or continue the run.
+        """Check that the store can be written, before any image is read, and begin or continue the run.
 
         Args:
             out: the store, ``NAME.h5``; its folder is made if it is missing.
@@ -104,7 +104,7 @@ class EmbeddingRun:
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
-        """Return the first row of a part and the row after its last one, as positions in the plan."""
+        """Return the first row and end row (exclusive) of a part, as positions in the plan."""
         if not 0 <= part < self.plan.num_parts:
             raise ValueError(f"part {part} of {self.plan.num_parts}")
         start = part * self.plan.part_rows
@@ -133,7 +133,7 @@ class EmbeddingRun:
         extras: Mapping[str, ArrayLike] | None = None,
         skipped: Sequence[tuple[int, str]] = (),
     ) -> None:
-        """Commit a part. The same part may be written again; the same values give the same bytes.
+        """Write a part to disk. The same part may be written again; the same values give the same bytes.
 
         Args:
             part: its number.
@@ -170,7 +170,7 @@ class EmbeddingRun:
         self.parts.commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
-        """Combine the parts; the store appears complete under its name, and the run folder is deleted.
+        """Combine the parts into the finished store, and delete the run folder.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
         same bytes in a file of their own, and one of them comes first.
@@ -354,7 +354,7 @@ class EmbeddingRun:
 
 
 def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
-    """Return what a store says about itself and its rows before any is computed.
+    """Build the contents of a store that are known before any embedding is computed.
 
     Args:
         plan: what it is made by.
@@ -399,7 +399,7 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
 
 
 def imported_model(name: str, source: str, word: str) -> ModelIdentity:
-    """Return the identity of a model of which only a name is known.
+    """Return the identity of a model that is known only by name.
 
     Args:
         name: shown to people.
@@ -410,7 +410,7 @@ def imported_model(name: str, source: str, word: str) -> ModelIdentity:
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
-    """Check all rows, as they will be stored, in the order of their file.
+    """Check that all embeddings, in the order of their file, can be stored.
 
     Args:
         embeddings: (n, d) numbers.
@@ -464,7 +464,7 @@ def write_imported(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a store, completely or not at all.
+    """Write a store of imported embeddings atomically.
 
     Args:
         out: the store, ``NAME.h5``.

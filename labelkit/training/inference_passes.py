@@ -93,7 +93,7 @@ class Passes:
         size = how.batch_size or self._batch_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
-            yield self.kept.unchanged(some), some
+            yield self.kept.unaugmented(some), some
 
     @property
     def _batch_size(self) -> int:

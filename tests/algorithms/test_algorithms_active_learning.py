@@ -13,8 +13,8 @@ from labelkit.algorithms.active_learning import (
     choose_covering,
     choose_farthest,
     choose_typical,
+    find_nearest,
     nearest_classes,
-    nearest_of,
 )
 from numpy.typing import NDArray
 
@@ -177,10 +177,10 @@ def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() 
 
 def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() -> None:
     points = np.array([[0.5, 0], [3, 0], [1.5, 1]], dtype=np.float32)
-    nearest, apart = nearest_of(points, np.array([[2.0, 0], [0, 2], [2, 0]], dtype=np.float32))
+    nearest, apart = find_nearest(points, np.array([[2.0, 0], [0, 2], [2, 0]], dtype=np.float32))
 
     assert nearest.tolist() == [0, 0, 0]
     assert apart.tolist() == [2.25, 1, 1.25]
-    nearest, apart = nearest_of(points, points[:0])
+    nearest, apart = find_nearest(points, points[:0])
     assert nearest.tolist() == [-1] * 3
     assert np.isinf(apart).all()

@@ -180,7 +180,7 @@ def test_leaves_of_small_groups_are_the_means_of_their_rows(
     labels = np.where((np.array(truth) == 0) & (np.arange(60) < 6), 7, -1)
     monkeypatch.setattr(module, "MOST_LEAVES", 20)
     monkeypatch.setattr(module, "_SMALL_GROUPS", 8)
-    monkeypatch.setattr(module, "near_space", lambda places: places)
+    monkeypatch.setattr(module, "move_to_neighbors", lambda places: places)
     placed: list[NDArray[np.float32]] = []
     grouped = module._small_groups
 

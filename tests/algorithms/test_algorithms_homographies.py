@@ -11,11 +11,11 @@ from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import (
     between_views,
     crop_homographies,
-    gathered,
     look_up,
     move_points,
     perspective_homographies,
     rotation_homographies,
+    sample_by_gather,
     zoom_homographies,
 )
 
@@ -113,7 +113,7 @@ def test_lookups_with_a_fixed_order_of_additions_are_those_of_grid_sample() -> N
     maps = torch.randn(3, 2, 5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
     grid = 3 * torch.rand(3, 6, 7, 2, dtype=torch.float64, generator=generator) - 1.5  # beyond the border too
     expected = torch.nn.functional.grid_sample(maps, grid, padding_mode="border", align_corners=False)
-    found = gathered(maps, grid)
+    found = sample_by_gather(maps, grid)
     torch.testing.assert_close(found, expected)
     upstream = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     gradients = [torch.autograd.grad(value, maps, upstream)[0] for value in (found, expected)]

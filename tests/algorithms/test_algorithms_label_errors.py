@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import label_errors
-from labelkit.algorithms.label_errors import RIDGE, doubt_labels
+from labelkit.algorithms.label_errors import RIDGE, score_labels
 
 
 def made(rng: np.random.Generator, n: int, dim: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +39,7 @@ def test_views_are_those_of_all_other_labels(
     centered = features.astype(np.float64) - features.mean(axis=0)
     rows = centered / np.linalg.norm(centered, axis=1, keepdims=True)
 
-    found = doubt_labels(features, labels)
+    found = score_labels(features, labels)
 
     margins, suggested, doubtful = [], [], []
     for i in range(n):
@@ -66,7 +66,7 @@ def test_wrong_labels_come_first(rng: np.random.Generator) -> None:
     truth = labels.copy()
     labels[wrong] = (labels[wrong] + 1 + rng.integers(0, 3, 8)) % 4
 
-    found = doubt_labels(features, labels)
+    found = score_labels(features, labels)
 
     assert set(np.argsort(-found.score)[:8].tolist()) == set(wrong.tolist())
     assert found.doubtful[wrong].all()
@@ -77,7 +77,7 @@ def test_wrong_labels_come_first(rng: np.random.Generator) -> None:
 def test_a_label_that_no_other_image_has_is_not_judged(rng: np.random.Generator) -> None:
     features, labels = made(rng, 30, 5)
     labels[7] = 4
-    found = doubt_labels(features, labels)
+    found = score_labels(features, labels)
     assert np.isnan(found.score[7])
     assert not found.doubtful[7]
     assert found.same[7] == -1
@@ -89,6 +89,6 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
     features -= features.mean(axis=0)
     features[0] = 0
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
-    found = doubt_labels(features, labels)
+    found = score_labels(features, labels)
     assert np.isfinite(found.score).all()
     assert ((0 <= found.score) & (found.score <= 1)).all()

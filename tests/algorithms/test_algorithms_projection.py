@@ -59,7 +59,7 @@ def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: p
     )
 
     mean, directions = projection.principal_map(rows[:40], 3)
-    places = projection.mapped_rows(rows, mean, directions)
+    places = projection.project_rows(rows, mean, directions)
 
     np.testing.assert_allclose(mean, fitted.mean_, rtol=1e-6)
     np.testing.assert_allclose(np.abs(places), np.abs(fitted.transform(rows)), atol=1e-3)

@@ -34,7 +34,7 @@ def test_classes_without_a_label_are_noticed_and_counted() -> None:
 
     assert np.mean([one.best() > 0 for one in found]) >= 5 / 6
     assert abs(np.mean([one.best(some=True) for one in found]) - 3) <= 1
-    assert all(one.near(one.best())[0] <= one.best() <= one.near(one.best())[1] for one in found)
+    assert all(one.plausible_range(one.best())[0] <= one.best() <= one.plausible_range(one.best())[1] for one in found)
 
 
 @pytest.mark.parametrize("each", [2, 5])
@@ -81,7 +81,7 @@ def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: f
 def test_numbers_are_near_within_two_standard_errors() -> None:
     found = UnlabeledGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
 
-    assert found.near(2) == (1, 3)
+    assert found.plausible_range(2) == (1, 3)
 
 
 def test_hidden_labels_weigh_as_their_class_is_large(monkeypatch: pytest.MonkeyPatch) -> None:

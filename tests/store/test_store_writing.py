@@ -213,7 +213,7 @@ def test_a_second_publisher_is_told_that_the_output_is_busy(tmp_path, monkeypatc
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     for part in run.pending_parts():
         write_part(run, part)
-    with run_folder.locked(tmp_path / "s.h5.run"):
+    with run_folder.hold_lock(tmp_path / "s.h5.run"):
         with pytest.raises(BusyError):
             run.publish()
         with pytest.raises(BusyError):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.calibration import named_probability, risk_coverage
-from labelkit.algorithms.confidences import Confidences, confidences, in_order, joined
+from labelkit.algorithms.confidences import Confidences, concatenate, confidences, reorder
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite
@@ -171,7 +171,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
         for block in blocks(len(others), store.dim + 8 * len(rule.class_of_group)):
             embeddings = source[block]
             check_finite(store, read.rows[others[block]], embeddings)
-            shares = rule.shares_of(embeddings, read.grouping.features)
+            shares = rule.predict_shares(embeddings, read.grouping.features)
             parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
             expected.append(confidences(shares, rule.class_of_group, answers.calibration.likeliest).confidence)
             task.advance(len(embeddings))
@@ -179,7 +179,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
         answers,
-        found=in_order(joined(parts), order),
+        found=reorder(concatenate(parts), order),
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )

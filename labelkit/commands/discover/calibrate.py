@@ -26,7 +26,7 @@ from labelkit.algorithms.calibration import (
     named_probability,
     reliability,
 )
-from labelkit.algorithms.confidences import Temperatures, log_shares, stated
+from labelkit.algorithms.confidences import Temperatures, calibrated_confidences, log_shares
 from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
@@ -216,5 +216,5 @@ def calibrate(evidence: Evidence) -> Calibration:
         )
     cautious, likeliest = (Temperatures(*pair) for pair in zip(*kinds, strict=True))
     before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
-    confident = stated(scores, named, evidence.named_new, cautious)[0]
+    confident = calibrated_confidences(scores, named, evidence.named_new, cautious)[0]
     return Calibration(cautious, likeliest, evidence, before, reliability(confident, correct, weights=weights))

@@ -166,7 +166,7 @@ def _estimated(
             best, chance = looked.best(some=some), None if some else looked.chance
             if best == 0:
                 return _no_others(config, tree, looked.chance, notes)
-            low_best, high_best = looked.near(best)
+            low_best, high_best = looked.plausible_range(best)
             choice = NumClassesEstimate(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
             )

@@ -35,9 +35,9 @@ from labelkit.data.object_images import (
     coco_scores,
     encode_mask,
     encode_outline,
-    need_pycocotools,
     read_example,
     read_examples,
+    require_pycocotools,
 )
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
@@ -273,7 +273,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
             "Use --detector faster-rcnn.",
         )  # fmt: skip
     if masks or dataset.objects.scoring == "coco":
-        need_pycocotools("reading outlines" if masks else "scoring by COCO's rules")
+        require_pycocotools("reading outlines" if masks else "scoring by COCO's rules")
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)

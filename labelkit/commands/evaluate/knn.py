@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-from labelkit.algorithms.projection import mapped_rows, principal_map
+from labelkit.algorithms.projection import principal_map, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows, zero_rows
 from labelkit.commands.common.labels import labels_to_use, with_labels
@@ -389,7 +389,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     if count > dim:
         raise ConfigError("--pca", f"{count} components for embeddings of dimension {dim}", f"Pass {dim} or fewer.")
     mean, directions = principal_map(splits.gallery, count)
-    queries, gallery = (mapped_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
+    queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery
 
 

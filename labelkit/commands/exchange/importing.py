@@ -26,7 +26,7 @@ from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
-from labelkit.store.parts import translated
+from labelkit.store.parts import translate_os_errors
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
 from labelkit.store.writing import check_rows, imported_model, write_imported
@@ -48,7 +48,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     started = time.monotonic()
     if config.out.exists() and not config.overwrite:
         raise output_exists(config.out)
-    with translated(config.out.parent):
+    with translate_os_errors(config.out.parent):
         config.out.parent.mkdir(parents=True, exist_ok=True)
     rows, name_where = _read(config)
     digests = {"source": sha256_file(config.source)}

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.label_errors import LabelDoubts, doubt_labels
+from labelkit.algorithms.label_errors import LabelDoubts, score_labels
 from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.labels import labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -45,7 +45,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         raise DatasetError(given.where, problem, "Pass more --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages.of(store, of_store, config)
-    doubts = doubt_labels(check_features(store, of_store), labels.astype(np.int64))
+    doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     judged = int(np.isfinite(doubts.score).sum())
     if judged < len(labeled):

@@ -190,7 +190,7 @@ def _new_shares(
     Raises:
         StoreError: the answers are of a version that kept no rule.
     """
-    rule = AnswerRule.of_arrays(result.arrays, result.params)
+    rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         raise StoreError(
             str(result.path),
@@ -206,7 +206,7 @@ def _new_shares(
         features = check_features(store, together)
         for block in blocks(len(rest), store.dim + 8 * len(is_new)):
             part = check_features(store, rest[block])
-            shares[rest[block]] = near.shares_of(part, features)[:, is_new].sum(axis=1)
+            shares[rest[block]] = near.predict_shares(part, features)[:, is_new].sum(axis=1)
     return shares[rows]
 
 

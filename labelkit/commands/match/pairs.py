@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from labelkit.algorithms.affine_sift import need_opencv, opencv_version, use_one_thread
+from labelkit.algorithms.affine_sift import opencv_version, require_opencv, use_one_thread
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
@@ -76,7 +76,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         ConfigError: fewer images than clusters, nowhere to draw, or no OpenCV.
         DatasetError: the images are not there, or other ones than were embedded.
     """
-    need_opencv()
+    require_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
     store = open_store(config.index)

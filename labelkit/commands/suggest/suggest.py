@@ -16,8 +16,8 @@ from labelkit.algorithms.active_learning import (
     choose_covering,
     choose_farthest,
     choose_typical,
+    find_nearest,
     nearest_classes,
-    nearest_of,
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows
@@ -116,7 +116,7 @@ def suggested_rows(
     with current_progress().task("choosing images", total=None):
         to_label = doubt.to_label
         if to_label is None:
-            to_label = nearest_of(features, features[given.labeled])[1]
+            to_label = find_nearest(features, features[given.labeled])[1]
         places, scores, reasons = _choose(config, features, given, doubt, to_label)
     if not len(places):
         raise DatasetError(
@@ -128,7 +128,7 @@ def suggested_rows(
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
     # of each image, which of the chosen ones is nearest, and whether it is nearer than every label
-    nearest, apart = nearest_of(features, features[places])
+    nearest, apart = find_nearest(features, features[places])
     like_them = apart < to_label
     if config.strategy in ("coverage", "both"):
         served = np.bincount(nearest[like_them], minlength=len(places))

@@ -45,7 +45,7 @@ def _listing(
 
 
 def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List the 1,797 digits of 8 x 8 pixels of scikit-learn, whose 17 levels of gray become 0 to 255.
+    """List the 1,797 digits of scikit-learn, 8 x 8 pixels with 17 gray levels scaled to 0 to 255.
 
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (UCI, 1998).
     """
@@ -67,7 +67,7 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 
 
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5.
+    """List CIFAR-10 or CIFAR-100 from the Python files, whose MD5 torchvision verifies.
 
     A folder ``<name>/{train,test}/<class>/`` of extracted images is taken as well.
 
@@ -104,7 +104,7 @@ def _published_cifar(spec: DatasetSpec) -> Any:
 
 
 def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
-    """Download an archive, check its MD5 and unpack it; the only place here that uses the network."""
+    """Download an archive, verify its MD5 and unpack it, the only network access in this module."""
     from torchvision.datasets.utils import download_and_extract_archive
 
     download_and_extract_archive(url, str(folder), filename=filename, md5=md5, remove_finished=True)
@@ -127,7 +127,7 @@ def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List SVHN, house numbers of 32 x 32: class = digit (the files call 0 ten).
+    """List SVHN, house numbers of 32 x 32 pixels, where the class is the digit (the files call 0 ten).
 
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     leave them out.
@@ -155,7 +155,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinarySource:
-    """Images of 96 x 96, one after the other in a few files, each color plane column by column.
+    """Images of 96 x 96 pixels in the binary files of STL-10, one color plane after the other, column by column.
 
     Attributes:
         files: the files.
@@ -168,7 +168,7 @@ class BinarySource:
     record_of: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Return the pixels of row ``index``; :class:`BadImage` if they cannot be read."""
+        """Read the image at ``index``, or raise :class:`BadImage`."""
         path = self.files[int(self.file_of[index])]
         try:
             planes = np.fromfile(path, np.uint8, count=_STL_BYTES, offset=int(self.record_of[index]) * _STL_BYTES)
@@ -179,14 +179,14 @@ class BinarySource:
         return EncodedImage(np.ascontiguousarray(planes.reshape(3, _STL_SIDE, _STL_SIDE).transpose(2, 1, 0)))
 
     def select(self, rows: NDArray[np.int64]) -> BinarySource:
-        """Return the images of ``rows``."""
+        """Return a source of the images at the given indices."""
         return BinarySource(self.files, self.file_of[rows], self.record_of[rows])
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List STL-10, class = number in the files minus 1, and ``unlabeled`` if it is there; images are read one by one.
+    """List STL-10 with its ``unlabeled`` split if present, where the class is the number in the files minus 1.
 
-    torchvision would read all of it, 3 GB, to list it.
+    Images are read one by one: torchvision would read all of it, 3 GB, to list it.
     """
     class_names = tuple(filter(None, read_lines(root / "class_names.txt")))
     order = [name for name in ("test", "train", "unlabeled") if (root / f"{name}_X.bin").is_file()]

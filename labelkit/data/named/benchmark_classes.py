@@ -15,7 +15,7 @@ from labelkit.errors import DatasetError
 
 @dataclass(frozen=True)
 class BenchmarkClasses:
-    """The old and new classes of one data set.
+    """Old and new classes of one data set, as published benchmarks define them.
 
     Attributes:
         source: where the list comes from.
@@ -42,7 +42,7 @@ class BenchmarkClasses:
             )
 
     def check(self, name: str, num_classes: int) -> None:
-        """Reject data with another number of classes.
+        """Raise an error if the data have another number of classes than the benchmark.
 
         Args:
             name: the data set, for the message.
@@ -63,7 +63,7 @@ class BenchmarkClasses:
 
 @cache
 def benchmark_classes(name: str) -> BenchmarkClasses:
-    """Read the class list of a named data set.
+    """Read the published lists of old and new classes of a named data set.
 
     Args:
         name: a key of ``labelkit.data.registry.DATASETS``.

@@ -31,7 +31,7 @@ Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class GeneratedSet:
-    """What one generated data set consists of.
+    """Definition of a generated data set: its source, split sizes and mask classes.
 
     Attributes:
         name: what ``--dataset`` says.
@@ -73,7 +73,7 @@ class _Drawn:
         return _Drawn, (self.source,)
 
     def read(self, split: int, number: int) -> Block:
-        """Return one image (64, 64, 3) and its mask (64, 64)."""
+        """Return an image (64, 64, 3) and its mask (64, 64), drawing their block if needed."""
         key = split, number // _BLOCK
         if key not in self.blocks:
             self.blocks[key] = _read_block(self.source, *key)
@@ -96,7 +96,7 @@ class _Rows:
     numbers: NDArray[np.int64]
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return some of them."""
+        """Return a source of the images at the given indices."""
         return replace(self, splits=self.splits[rows], numbers=self.numbers[rows])
 
     def _read(self, index: int) -> Block:
@@ -104,32 +104,32 @@ class _Rows:
 
 
 class GeneratedImages(_Rows):
-    """The images of a generated set."""
+    """Images of a generated data set."""
 
     __slots__ = ()
 
     def read(self, index: int) -> EncodedImage:
-        """Return the pixels of row ``index``."""
+        """Return the image at ``index``."""
         return EncodedImage(self._read(index)[0])
 
 
 class GeneratedMasks(_Rows):
-    """The masks of a generated set."""
+    """Masks of a generated data set."""
 
     __slots__ = ()
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the (64, 64) mask of row ``index``."""
+        """Return the (64, 64) mask at ``index``."""
         return self._read(index)[1].copy()
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List the generated set of a row of the table of named sets, see ``DatasetSpec.reader``."""
+    """List a generated data set by its entry in the table of named sets; see ``DatasetSpec.reader``."""
     return load_generated(_SETS[spec.name])
 
 
 def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) -> ImageDataset:
-    """List a generated set; nothing is drawn yet.
+    """List a generated data set without drawing its images.
 
     Args:
         kind: which.
@@ -199,9 +199,9 @@ def _draw_block(source: int, split: int, block: int) -> Block:
     numbers = range(block * _BLOCK, (block + 1) * _BLOCK)
     if source == scenes.VIDEOS:
         films = sorted({number // scenes.NUM_FRAMES for number in numbers})
-        frames = [frame for film in films for frame in scenes.video(SEED, split, film)]
+        frames = [frame for film in films for frame in scenes.draw_video(SEED, split, film)]
         skipped = numbers[0] - films[0] * scenes.NUM_FRAMES
         drawn = frames[skipped : skipped + _BLOCK]
         return np.stack([frame.image for frame in drawn]), np.stack([frame.instance for frame in drawn])
-    drawn = [scenes.scene(SEED, split, source, number) for number in numbers]
+    drawn = [scenes.draw_scene(SEED, split, source, number) for number in numbers]
     return np.stack([one.image for one in drawn]), np.stack([one.mask for one in drawn])

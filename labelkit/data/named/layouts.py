@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, numbered_listing, table_of
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, class_table, numbered_listing
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -30,7 +30,7 @@ _OUTSIDE: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0")
 
 @dataclass(frozen=True)
 class Count:
-    """A published number of images, or the range in which it lies where only a rounded one is published.
+    """Published number of images, or the range of a rounded number.
 
     Attributes:
         low: smallest number that agrees.
@@ -41,7 +41,7 @@ class Count:
     high: int | None = None
 
     def agrees(self, found: int) -> bool:
-        """Return whether a number of images is the published one."""
+        """Return whether a number of images agrees with the published one."""
         return self.low <= found <= (self.low if self.high is None else self.high)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Count:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """One row of the table of named data sets.
+    """Specification of a named data set: its files, splits, license and reader.
 
     Attributes:
         name: what ``--dataset`` says.
@@ -95,18 +95,18 @@ class DatasetSpec:
 
     @property
     def needs(self) -> list[list[str]]:
-        """``files``, each with its alternatives."""
+        """Required ``files``, each as a list of alternative names."""
         return [names.split("|") for names in self.files]
 
     @property
     def layout(self) -> str:
-        """Return the required folder layout, for messages."""
+        """Return the required folder layout as text for error messages."""
         if self.made:
             return self.made
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """List the set.
+        """Load the listing of the data set from the data root.
 
         Args:
             data_root: where it lies.
@@ -129,18 +129,18 @@ class DatasetSpec:
         return listing
 
     def remedy(self, data_root: Path) -> str:
-        """Return how to get the set."""
+        """Return instructions to get the data set, for error messages."""
         if self.can_download:
             return f"Pass --download, or unpack {' or '.join(self.archives)} into {data_root}."
         fetch = self.fetch or f"Fetch {' and '.join(self.archives)} from {self.source_url} and unpack it into"
         return f"{fetch} {data_root}; labelkit does not download this set."
 
-    def lacks(self, folder: Path) -> list[str]:
-        """Return the needs that are not in a folder, each by its first name."""
+    def missing_files(self, folder: Path) -> list[str]:
+        """Return the required files that are missing from a folder, each by its first name."""
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder is this set's, not another's with the same files."""
+        """Return whether a folder holds this data set and not another one with the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -152,7 +152,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """One row of a set's own list; label -1 = none."""
+    """Entry of one image in the official list of a data set, with label -1 for none."""
 
     sample_id: str
     label: int
@@ -160,7 +160,9 @@ class Listed(NamedTuple):
 
 
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
-    """Return the folder of a named set: in the data root, in ``<data root>/<name>/``, or one of these itself.
+    """Find the folder of a named data set below the data root.
+
+    It lies in the data root or in ``<data root>/<name>/``, or is one of these itself.
 
     Raises:
         DatasetIncomplete: it is not unpacked, or lacks files.
@@ -169,7 +171,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
     places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
     for place in places:
-        if place.is_dir() and not spec.lacks(place) and spec.is_dataset_folder(place):
+        if place.is_dir() and not spec.missing_files(place) and spec.is_dataset_folder(place):
             return place
     needs = ", ".join(names[0] for names in spec.needs)
     for archive in (place / name for place in places for name in spec.archives):
@@ -180,8 +182,8 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
-        nearest = min(started, key=lambda place: len(spec.lacks(place)))
-        if not (missing := spec.lacks(nearest)):
+        nearest = min(started, key=lambda place: len(spec.missing_files(place)))
+        if not (missing := spec.missing_files(nearest)):
             return nearest  # its folders are there, so what they hold will say what is wrong
         problem = f"expected {needs}; missing: {', '.join(missing)}"
         raise DatasetIncomplete(str(nearest), problem, spec.remedy(data_root))
@@ -191,7 +193,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
 
 
 def list_set(spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()) -> ImageDataset:
-    """Make the listing of a named set; see ``list_files``."""
+    """Build the listing of a named data set from its official lists; see ``list_files``."""
     remedy = spec.remedy(root.parent)
     return list_files(
         spec.name, root, listed, class_names=class_names, split_names=tuple(spec.num_images), remedy=remedy
@@ -207,7 +209,7 @@ def list_files(
     class_names: Sequence[str] = (),
     remedy: str,
 ) -> ImageDataset:
-    """Build a data set from the set's own lists, in any order.
+    """Build a data set from official lists of its images, in any order.
 
     Args:
         name: of the set.
@@ -265,7 +267,7 @@ def attach_masks(
     mask_classes: Sequence[str],
     remedy: str,
 ) -> ImageDataset:
-    """Return a listing whose images have masks in files of their own.
+    """Add mask files to the images of a data set.
 
     Args:
         dataset: its images; they are files below ``root``.
@@ -288,11 +290,11 @@ def attach_masks(
             remedy,
             num_classes=0,
         )
-    return replace(dataset, masks=FileMasks(root, files, table_of(meaning)), mask_classes=tuple(mask_classes))
+    return replace(dataset, masks=FileMasks(root, files, class_table(meaning)), mask_classes=tuple(mask_classes))
 
 
 def list_images(root: Path, folder: str) -> list[str]:
-    """Return the image files in one folder as names relative to ``root``, in any order.
+    """Return the paths of the image files in one folder relative to ``root``, in any order.
 
     Raises:
         DatasetError: the folder cannot be listed.
@@ -306,7 +308,7 @@ def list_images(root: Path, folder: str) -> list[str]:
 
 
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the image files of every class folder, in any order; links are followed.
+    """Return the image files of each class folder, in any order, following links.
 
     Args:
         folder: holds the class folders.
@@ -331,7 +333,7 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
 
 
 def read_table(path: Path) -> dict[str, str]:
-    """Read a text of lines ``<key> <value>``; the value may hold spaces.
+    """Read a text file of ``<key> <value>`` lines, where the value may contain spaces.
 
     Raises:
         DatasetError: unreadable, not UTF-8, empty, a line without value, or a key twice.
@@ -350,7 +352,7 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text, without space at their ends.
+    """Read the lines of a text file, with trailing whitespace stripped.
 
     Raises:
         DatasetError: unreadable, or not UTF-8.
@@ -364,7 +366,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
-    """Read some variables of a MATLAB file of version 4 to 7.2, axes of length 1 left out.
+    """Read variables from a MATLAB file (version 4 to 7.2), with axes of length 1 removed.
 
     Raises:
         DatasetError: damaged, or without one of the variables.
@@ -383,14 +385,14 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
 
 
 def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> str:
-    """Return ``train: expected 5,994 images, found 12; test: ...``."""
+    """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
     )
 
 
 def abbreviate_names(names: Sequence[str]) -> str:
-    """Return the first few of some names, and how many more there are."""
+    """Join the first few names and say how many more there are."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -28,7 +28,7 @@ from labelkit.errors import DatasetError, DatasetIncomplete
 
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List CUB-200-2011: class = number in ``classes.txt`` minus 1."""
+    """List CUB-200-2011, where the class is the number in ``classes.txt`` minus 1."""
     paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.needs[:4])
     class_names = [classes[str(i + 1)] for i in range(len(classes))]
     rows = []
@@ -41,7 +41,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Stanford Cars: class = number in the devkit minus 1.
+    """List Stanford Cars, where the class is the number in the devkit minus 1.
 
     The combined edition (car_ims/, cars_annos.mat) numbers the images otherwise, so that published splits cannot be
     drawn from it; it is not read.
@@ -60,7 +60,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List FGVC-Aircraft: class = rank of the variant's name, splits ``train`` (trainval) and ``test``."""
+    """List FGVC-Aircraft in splits ``train`` (trainval) and ``test``, with variants as classes in sorted order."""
     parts = [read_table(root / names[0]) for names in spec.needs[:2]]
     # Ranks in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
@@ -73,7 +73,7 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Stanford Online Products: class = number in the lists minus 1; training and test have different classes."""
+    """List Stanford Online Products, with classes numbered from 0 as in its lists and disjoint between splits."""
     rows: list[Listed] = []
     kinds: dict[int, str] = {}
     for split, (name,) in enumerate(spec.needs):
@@ -87,7 +87,7 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List In-Shop: each item is a class, training classes first; query and gallery share their classes."""
+    """List In-Shop with each item as a class, training classes first, then those that query and gallery share."""
     path = _first_there(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the number of images, and the names of the columns
@@ -108,9 +108,10 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-1k, or the 100 classes of ImageNet-100 in a folder of these or of all: class = rank of its folder.
+    """List ImageNet-1k or ImageNet-100, with classes in the order of the WordNet ids that name their folders.
 
-    Source of the 100 classes: ``sgvaze/generalized-category-discovery:data/imagenet.py``.
+    The folder may hold all 1,000 classes or only the 100. Source of the 100 classes:
+    ``sgvaze/generalized-category-discovery:data/imagenet.py``.
     """
     names = benchmark_classes(spec.name).folder_names
     files = {split: list_class_folders(root / split, frozenset(names)) for split in spec.num_images}
@@ -128,7 +129,7 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Herbarium 2019, the small edition: class = rank of its folder in ``small-train``, as text."""
+    """List Herbarium 2019 (small edition), with the folders in ``small-train`` as classes, sorted as text."""
     files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
     train, val = files.values()
     names = sorted_by_bytes(name for name, images in train.items() if images)
@@ -150,7 +151,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-200 (Tiny ImageNet): class = rank of the WordNet id; its test images have no labels.
+    """List ImageNet-200 (Tiny ImageNet), with sorted WordNet ids as classes, omitting its unlabeled test images.
 
     Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish the draw.
     ``--pool-splits --holdout 0.0909090909`` makes one, 50 of each class; else its own validation images, as many, are
@@ -180,7 +181,7 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-LT, ImageNet-1k with a long tail: its own lists, the folders of ImageNet-1k."""
+    """List ImageNet-LT, the long-tailed ImageNet-1k, from its own file lists and the ImageNet-1k folders."""
     names = benchmark_classes(spec.name).folder_names
     rows = []
     for split, (file,) in enumerate(spec.needs):

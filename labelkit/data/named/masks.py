@@ -98,7 +98,7 @@ def _annotation_of(name: str) -> str:
 
 
 def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List CamVid with 11 classes, in folders of images and masks or as the SegNet tutorial has it; 11 is ignored."""
+    """List CamVid with 11 classes, ignoring value 11, from image and mask folders or the SegNet tutorial's layout."""
     nested = (root / "train/masks").is_dir()
     folders = [f"{split}/images" if nested else split for split in spec.num_images]
 
@@ -113,14 +113,14 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List COCO-Stuff in its supercategories; a pixel map holds the number of a label minus 1, 255 is ignored."""
+    """List COCO-Stuff with its 27 supercategories, read from masks of label numbers minus 1, ignoring 255."""
     images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
     meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
     return _with_masks(spec, root, images, _annotation_of, meaning, COCO_STUFF_CLASSES)
 
 
 def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ADE20K as it is scored, with 150 classes: class = value - 1, and 0, everything else, is ignored."""
+    """List ADE20K with the 150 classes that are scored: pixel value minus 1, ignoring value 0."""
     names = [line.split("\t")[-1].strip() for line in read_lines(root / "objectInfo150.txt")[1:] if line]
     if not 0 < len(names) < IGNORE:
         raise ValueError(f"objectInfo150.txt names {len(names)} classes after its first line")
@@ -129,7 +129,7 @@ def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Cityscapes with its 19 classes; what the benchmark does not score is ignored."""
+    """List Cityscapes with its 19 classes, ignoring what the benchmark does not score."""
     images = [
         [
             f"leftImg8bit/{split}/{city}/{file}"
@@ -147,7 +147,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List the images of VOC 2012 that have a mask; borders (255) are ignored."""
+    """List the images of VOC 2012 that have a segmentation mask, ignoring borders (255)."""
     images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
 
     def mask_of(name: str) -> str:
@@ -157,7 +157,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p; a video is a folder, masks number its objects from 1."""
+    """List DAVIS 2017 at 480p, with a folder for each video and masks that number its objects from 1."""
     images: list[list[str]] = []
     for (path,) in spec.needs[:2]:
         films = list(filter(None, read_lines(root / path)))
@@ -179,7 +179,7 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 
 
 def read_voc_2007(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 with the boxes of its objects: splits ``train`` (the official trainval) and ``test``.
+    """List VOC 2007 with object boxes, in splits ``train`` (the official trainval) and ``test``.
 
     Difficult objects are ignored: neither learned nor missed.
     """
@@ -241,7 +241,7 @@ def _number(path: Path, place: int, entry: ElementTree.Element, side: str) -> fl
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 with ``presence``: which classes are in each image, by the lists of the classes."""
+    """List VOC 2007 for multi-label classification, with the classes present in each image in ``presence``."""
     presence: dict[str, list[int]] = {}
     rows: list[Listed] = []
     for split, ending in enumerate(("trainval", "test")):

@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 class Scene(NamedTuple):
-    """One drawn image.
+    """Generated image with its class mask and instance mask.
 
     Attributes:
         image: (64, 64, 3) uint8.
@@ -76,12 +76,12 @@ class _Shape:
 
 
 def scene_generator(seed: int, split: int, source: int, index: int) -> np.random.Generator:
-    """Return the generator that one image is drawn with."""
+    """Return the random generator of one generated image."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, split, source, index])))
 
 
-def scene(seed: int, split: int, source: int, index: int) -> Scene:
-    """Draw one image.
+def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
+    """Draw one image of textured shapes or digits, with its masks.
 
     Args:
         seed: seed of the set, >= 0.
@@ -93,7 +93,7 @@ def scene(seed: int, split: int, source: int, index: int) -> Scene:
         ValueError: no such split or source.
     """
     if source not in (OBJECTS, SCENES, DIGITS) or split not in range(len(SPLITS)):
-        raise ValueError(f"no split {split} or source {source}; a film is drawn by `video`")
+        raise ValueError(f"no split {split} or source {source}; a film is drawn by `draw_video`")
     generator = scene_generator(seed, split, source, index)
     canvas = _draw_background(generator)
     if source == DIGITS:
@@ -112,8 +112,8 @@ def scene_label(seed: int, split: int, index: int) -> int:
     return int(generator.integers(len(SHAPES)))
 
 
-def video(seed: int, split: int, index: int) -> list[Scene]:
-    """Draw one video: the objects of a scene move and turn before a background that stays.
+def draw_video(seed: int, split: int, index: int) -> list[Scene]:
+    """Draw a video of objects that move and rotate in front of a static background.
 
     Returns:
         ``NUM_FRAMES`` frames; an object has the same ``instance`` in all of them.
@@ -144,7 +144,7 @@ def _move(shape: _Shape, speed: Floats, spin: float) -> tuple[_Shape, Floats]:
 
 
 def hsv_color(hue: float, saturation: float, value: float) -> Floats:
-    """Return the (3,) RGB color in [0, 1] of a hue (modulo 1), saturation and value."""
+    """Convert hue (modulo 1), saturation and value to an RGB color (3,) in [0, 1]."""
     sector = (hue % 1.0) * 6 + np.array([5.0, 3.0, 1.0])
     k = np.mod(sector, 6)
     return np.asarray(value * (1 - saturation * np.clip(np.minimum(k, 4 - k), 0, 1)))

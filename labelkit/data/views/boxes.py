@@ -27,7 +27,7 @@ def crop_boxes(
     view: int,
     draw: int = 0,
 ) -> NDArray[np.float64]:
-    """Choose the part of each original that becomes the view, whatever other views show.
+    """Draw the crop box of each original image for one view, independently of other views.
 
     Args:
         spec: the view.
@@ -61,7 +61,7 @@ def boxes_of_views(
     partner_sizes: tuple[ArrayLike, ArrayLike],
     draws: Draws,
 ) -> list[NDArray[np.float64]]:
-    """Choose the parts of the originals that become views, those that must overlap after one another.
+    """Draw the crop boxes of all views, in order where some must overlap with others.
 
     Args:
         views: all views of an image.
@@ -123,7 +123,7 @@ def _area_boxes(
 
 
 def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
-    """Return (b, 2, 3) maps from normalized coordinates of a box to those of its original."""
+    """Return affine maps (b, 2, 3) from normalized coordinates of a box to those of its original image."""
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     left, top, right, bottom = boxes.T
     matrices = np.zeros((len(boxes), 2, 3))
@@ -137,7 +137,7 @@ def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLi
 def replace_paired_boxes(
     boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
 ) -> NDArray[np.float64]:
-    """Put the boxes of matching images in the place of those that were chosen at random, (b, 4) in pixels."""
+    """Replace the random boxes (b, 4) of paired images by the boxes of their match, in pixels."""
     if pairs is None or view > 1:
         return boxes
     sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)
@@ -145,7 +145,7 @@ def replace_paired_boxes(
 
 
 def overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the area that boxes (b, 4) have in common, (b,); 0 without an overlap."""
+    """Compute the overlap area (b,) of each pair of boxes (b, 4), 0 without an overlap."""
     low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
     return np.asarray(np.prod(np.clip(high - low, 0, None), axis=1), dtype=np.float64)
 
@@ -157,7 +157,7 @@ def overlapping_boxes(
     redraw: Callable[[int, NDArray[np.int64]], NDArray[np.float64]],
     spare: Callable[[NDArray[np.int64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Draw boxes again that have too little in common with those of other views.
+    """Redraw the boxes that overlap too little with those of other views.
 
     After `MAX_DRAWS` draws, a box becomes that of the one anchor; or, of several, a random box inside of what the
     anchors have in common, with sides of half to all of it.

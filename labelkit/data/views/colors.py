@@ -24,7 +24,7 @@ _JITTER_ORDERS: Final = np.array(list(itertools.permutations(range(4))))
 
 
 def rgb_to_gray(images: Tensor) -> Tensor:
-    """Return (b, 1, h, w) luma with torchvision's weights; one channel stays as it is."""
+    """Convert images to gray (b, 1, h, w) with torchvision's weights. Grayscale images stay as they are."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -34,18 +34,18 @@ def rgb_to_gray(images: Tensor) -> Tensor:
 
 
 def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
-    """Multiply (b, c, h, w) in ``[0, 1]`` by (b,) factors and clip."""
+    """Multiply images (b, c, h, w) in ``[0, 1]`` by factors (b,) and clip."""
     return (images * factors[:, None, None, None]).clamp_(0, 1)
 
 
 def adjust_contrast(images: Tensor, factors: Tensor) -> Tensor:
-    """Move values from their mean gray, factor 0 gives that gray."""
+    """Blend images with their mean gray value, where factor 0 gives that gray."""
     mean = rgb_to_gray(images).mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean.expand_as(images), images, factors[:, None, None, None]).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
-    """Move colors from gray, factor 0 gives gray; one channel stays as it is."""
+    """Blend images with their grayscale version, where factor 0 gives gray. Grayscale images stay as they are."""
     if images.shape[1] == 1:
         return images
     gray = rgb_to_gray(images).expand_as(images)
@@ -53,7 +53,7 @@ def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
-    """Turn the hue by (b,) shares of the circle in ``[-0.5, 0.5]``; one channel stays as it is."""
+    """Shift the hue by fractions (b,) of the color circle in ``[-0.5, 0.5]``. Grayscale images stay as they are."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -74,7 +74,7 @@ def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
-    """Blur (b, c, h, w) with one Gaussian per sample, edges reflected.
+    """Blur images (b, c, h, w) with a separate Gaussian per sample, reflecting at the edges.
 
     Args:
         images: float values.
@@ -94,14 +94,14 @@ def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
 
 
 def solarize(images: Tensor, thresholds: float | Tensor) -> Tensor:
-    """Invert values at or above a threshold."""
+    """Invert pixel values at or above a threshold."""
     return torch.where(images >= thresholds, 1 - images, images)
 
 
 def jitter_colors(
     images: Tensor, strengths: tuple[float, float, float, float], u: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> Tensor:
-    """Color jitter of some rows; each sample has its own factors and its own order."""
+    """Apply color jitter to selected images, with independent factors and order for each image."""
     orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     planned, arrays = [], []
@@ -138,7 +138,7 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
 def choose_operations(
     uniform: NDArray[np.float32], pool: Pool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw operations and strengths.
+    """Draw RandAugment operations and their strengths.
 
     Args:
         uniform: (b, 2 n) numbers in [0, 1).
@@ -156,7 +156,7 @@ def choose_operations(
 def geometric_matrices(
     chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """Return (b, 2, 3), the product of each image's geometric operations in normalized coordinates."""
+    """Return the product (b, 2, 3) of the geometric operations of each image, in normalized coordinates."""
     total = np.tile(np.eye(3), (len(chosen), 1, 1))
     for place in range(chosen.shape[1]):
         signed = 2 * strengths[:, place] - 1
@@ -182,7 +182,7 @@ def geometric_matrices(
 def apply_color_operations(
     images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> Tensor:
-    """Carry out all operations that are not geometric, in the order of the draws.
+    """Apply the drawn operations that are not geometric, in order.
 
     Args:
         images: (b, c, h, w) float32 in [0, 1]; changed in place.
@@ -208,7 +208,7 @@ def apply_color_operations(
 
 
 def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: float) -> Tensor:
-    """Paint a square over each image, its center anywhere; parts beyond the border are lost.
+    """Paint a square at a random position over each image (Cutout), clipped at the border.
 
     Args:
         images: (b, c, h, w) float32; changed in place.

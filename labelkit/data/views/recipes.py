@@ -25,12 +25,12 @@ _SMALL_IMAGE: Final = 64
 
 
 def blur_kernel_for(size: int) -> int:
-    """Return the odd number nearest to a tenth of the image size: 23 for 224, 3 for 32."""
+    """Return the odd blur kernel size nearest to a tenth of the image size (23 for 224, 3 for 32)."""
     return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
 
 
 def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - no test, in spite of its name
-    """Return the view for embedding and scoring: no randomness.
+    """Return the view without randomness for embedding and scoring.
 
     Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
     """
@@ -38,7 +38,7 @@ def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028
 
 
 def plain_view(size: int) -> ViewSpec:
-    """Return the view by which features of an unknown kind of image are judged: all of a small one, else its center."""
+    """Return the test view for images of unknown kind: the whole image if small, otherwise its center."""
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
@@ -51,14 +51,14 @@ def _digit_view(size: int, **moves: Any) -> ViewSpec:
 
 
 def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the weak view of FlipClass (paper D.2); for digits a shift of up to 2 of 32 pixels."""
+    """Return the weak view of FlipClass (paper D.2), with a shift of up to 2 of 32 pixels for digits."""
     if domain == "digits":
         return _digit_view(size, shift_px=2 * size / 32)
     return simgcd_view(size, domain, chiral=chiral)
 
 
 def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the strong view of FlipClass: digits, fine-grained or generic photos."""
+    """Return the strong view of FlipClass for digits, fine-grained or generic photos."""
     kernel = blur_kernel_for(size)
     if domain == "digits":
         moved = _digit_view(size, zoom_range=(1.0, 1.67), shift_px=2 * size / 32, rotation_rad=0.2)
@@ -77,7 +77,7 @@ def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 
 def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the transform of SimGCD's code: resize, random crop, mirror; its color jitter is the identity."""
+    """Return the training view of SimGCD's code: resize, random crop and flip, as its color jitter has no effect."""
     hflip = 0.0 if chiral or domain == "digits" else 0.5
     return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
 
@@ -122,7 +122,7 @@ def siamese_views(
     gray: float,
     blur: float,
 ) -> tuple[ViewSpec, ViewSpec]:
-    """Return the two views of SimCLR, of which parts can be left out (CoTAP, App. B.1).
+    """Return the two views of SimCLR, with optional parts (CoTAP, App. B.1).
 
     Args:
         size: side in pixels.
@@ -157,7 +157,7 @@ def crop_views(
     chiral: bool,
     photographic: bool = True,
 ) -> tuple[ViewSpec, ...]:
-    """Return DINO's two large and several small crops.
+    """Return the multi-crop views of DINO: two large and several small crops.
 
     Each has a box of its own, and is mirrored or not. Where boxes overlap, an image is mirrored in all of its views or
     in none, so that a place of one can be found in another.
@@ -239,7 +239,7 @@ def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
 
 
 def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
-    """Return the view for scoring: all of the image, or the center of one whose shorter side is 256 pixels.
+    """Return the test view of metric learning: the whole image, or a center crop after resizing to 256 pixels.
 
     The center of 227 or 224 pixels is that of published tables; other sizes keep the ratio of the latter.
     """
@@ -251,7 +251,7 @@ def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
 def stored_view(
     size: int, recipe: StoredRecipe, *, interpolation: Interpolation, chiral: bool, photographic: bool = True
 ) -> ViewSpec:
-    """Return the view whose embeddings a store keeps, for heads that train on them.
+    """Return the view whose embeddings a store caches for training heads.
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
     ``color``: FlipClass's strong view, a box of 30 to 100 %, other colors, blur; ``digits``: as of a classifier. All

@@ -37,7 +37,7 @@ _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 @dataclass(frozen=True, slots=True)
 class PairTransform:
-    """What may happen to a second view: one kind, all equally likely, then a mirror image.
+    """Random geometric transform of a second view: one kind, drawn uniformly, then an optional flip.
 
     Attributes:
         kinds: to choose from; with none of them nothing but the mirror image is left. ``crop``: a square box of 36 to
@@ -53,7 +53,7 @@ class PairTransform:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """Per-channel ``(x - mean) / std`` of values in ``[0, 1]``."""
+    """Per-channel normalization ``(x - mean) / std`` of values in ``[0, 1]``."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -72,7 +72,7 @@ class Normalize:
         return (images - mean).div_(std)
 
     def in_place(self, images: Tensor) -> Tensor:
-        """Normalize ``(b, c, h, w)`` float32 in ``[0, 1]`` where it lies, to the same bits, and return it.
+        """Normalize images ``(b, c, h, w)`` float32 in ``[0, 1]`` in place, to the same bits, and return them.
 
         Raises:
             ValueError: c differs from the number of means.
@@ -93,7 +93,7 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """Recipe of one view of an embedding; by default it is unchanged.
+    """Augmentation of an embedding for one view; by default none.
 
     Attributes:
         noise: mean length of the random step that moves a row of length 1.
@@ -119,7 +119,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """Recipe of one view of an image; by default the image is unchanged.
+    """Augmentation of an image for one view; by default only resizing to ``size``.
 
     Attributes:
         size: height and width of the view, pixels.
@@ -225,22 +225,22 @@ class ViewSpec:
         return resized_side(self.size, self.resize_ratio)
 
     def drawn_as(self, number: int) -> int:
-        """Return the view whose random numbers choose box and affine map of view ``number``."""
+        """Return the number of the view whose random numbers determine box and affine map of view ``number``."""
         return number if self.follows is None else number - 1
 
     @property
     def shows_partner(self) -> bool:
-        """Return whether a pair's other image is shown."""
+        """Return whether the view shows the other image of a pair."""
         return self.partner or self.follows is not None
 
     @property
     def has_warp(self) -> bool:
-        """Return whether stage 2 is more than a mirror image."""
+        """Return whether the view has a geometric transform beyond box and mirroring."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 
     def at_strength(self, strength: float) -> ViewSpec:
-        """Return a weaker spec, for augmentation that grows during training.
+        """Return a weaker version of the view, for augmentation that grows during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
         the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, as the weak views have them too.
@@ -275,7 +275,7 @@ def _toward_one(limits: tuple[float, float], strength: float) -> tuple[float, fl
 
 
 def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Choose the transforms of a batch.
+    """Draw the homographies from first to second views for a batch.
 
     Args:
         transform: what may happen.
@@ -311,7 +311,7 @@ def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """Content of the second views of a batch.
+    """Plan of what the second views of a batch show.
 
     Attributes:
         rows: (b,) int64, rows of the data set; those of the first views where an image follows itself.
@@ -325,14 +325,14 @@ class PairPlan:
     boxes: NDArray[np.float64]
 
     def take(self, position: int) -> PairPlan:
-        """Return the plan of one sample."""
+        """Return the part of the plan for one sample."""
         part = slice(position, position + 1)
         return PairPlan(self.rows[part], self.links[part], self.boxes[part])
 
 
 class Pairing(Protocol):
-    """Determines what the second views show."""
+    """Protocol of rules that decide what the second views show."""
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Return the plan of a batch; an image's part depends on its row, key, seed and epoch alone."""
+        """Return the plan of a batch, which depends for each image only on its row, key, seed and epoch."""
         ...

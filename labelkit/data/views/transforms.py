@@ -53,7 +53,7 @@ _AFFINE_DRAWS: Final = 5
 
 
 def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Choose zoom, shift, rotation and mirror.
+    """Draw the affine maps of a view: zoom, shift, rotation and mirroring.
 
     Returns:
         (b, 2, 3) float64, from normalized coordinates of the view to those of the resized box.
@@ -87,7 +87,7 @@ def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float
 def view_matrices(
     spec: ViewSpec, draws: Draws, view: int, whole: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Choose all of stage 2.
+    """Draw all geometric transforms that a view applies after its crop box.
 
     Args:
         spec: the view.
@@ -116,7 +116,7 @@ def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 def draw_operations(
     spec: ViewSpec, draws: Draws, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """RandAugment's draws, the same in stages 2 and 3."""
+    """Draw the RandAugment operations of a view, the same for geometry and color."""
     return choose_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
 
 
@@ -130,7 +130,7 @@ def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[n
 
 
 def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec) -> Tensor:
-    """Look up each pixel of the view in its image.
+    """Warp images by affine maps or homographies to the size of the view.
 
     Args:
         images: (b, c, h, w) uint8, or float32 in ``[0, 1]``.
@@ -155,7 +155,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
 
 
 def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
-    """Apply jitter, brightness, gray, blur and solarize with numbers of their own for each sample.
+    """Apply jitter, brightness, gray, blur and solarize independently to each sample.
 
     Args:
         images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
@@ -230,7 +230,7 @@ def apply_views(
     pairs: PairPlan | None = None,
     partners: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-    """Make all views of equally large images in memory.
+    """Make all views of a batch of equally large images in memory.
 
     Args:
         images: (b, c, h, w) uint8, on the device where the views shall be.
@@ -274,7 +274,7 @@ def finish_view(
     normalize: Normalize,
     pairs: PairPlan | None = None,
 ) -> tuple[Tensor, ViewGeometry]:
-    """Make one view from boxes that were already cut and resized.
+    """Make a view from boxes that are already cropped and resized.
 
     Args:
         crops: (b, c, size, size) uint8, the resized boxes.
@@ -306,7 +306,7 @@ def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
 def resize_mask(
     mask: NDArray[np.uint8], rows: int, columns: int, box: Sequence[float] | None = None
 ) -> NDArray[np.uint8]:
-    """Return a mask, or a box (left, top, right, bottom) of it, with other rows and columns; the nearest value."""
+    """Resize a mask, or a box (left, top, right, bottom) of it, by nearest neighbor."""
     picture = Image.fromarray(mask)
     whole = (0.0, 0.0, float(mask.shape[1]), float(mask.shape[0]))
     edges = whole if box is None else (
@@ -318,7 +318,7 @@ def resize_mask(
 def masked_crops(
     dataset: ImageDataset, rows: NDArray[np.int64], keys: NDArray[np.int64], view: ViewSpec, *, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Return random crops of images and the same crops of their masks.
+    """Return random crops of images together with the same crops of their masks.
 
     Args:
         dataset: has masks.
@@ -349,7 +349,7 @@ def masked_crops(
 def whole_images(
     dataset: ImageDataset, rows: NDArray[np.int64], size: int
 ) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """Return images stretched to a square, and images and masks as they are.
+    """Read images stretched to a square, together with the original images and masks.
 
     Returns:
         images (b, c, size, size) float32 in [0, 1], pixels (h, w, c) and masks (h, w) of each.
@@ -368,12 +368,12 @@ def _as_images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
 
 
 def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
-    """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
+    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     return resize_part(image, box, spec.size, spec.interpolation)
 
 
 def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
-    """Cut a box of (h, w, c) uint8 out and resize it to (size, size, c) uint8, antialiased.
+    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than :func:`resize_box`.
 
     A box of whole pixels that was drawn at random is cut first and then resized by torch, as torchvision does it with
     tensors; any other is resized as :func:`resize_box` does. At least nine of ten bytes are Pillow's, the others are at
@@ -393,7 +393,7 @@ def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArra
 
 
 def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
-    """Resize equally large images and crop their center, as :func:`resize_box` does one by one.
+    """Resize images of equal size and crop their center, as :func:`resize_box` does for one image.
 
     Args:
         images: (b, c, h, w) uint8.
@@ -418,7 +418,7 @@ def resize_images(
     kept_rows: slice = slice(None),
     kept_columns: slice = slice(None),
 ) -> Tensor:
-    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
+    """Resize a batch of images on any device with Pillow's antialiasing and rounding.
 
     Embeddings of an image must not depend on whether it came from memory or from a file.
 

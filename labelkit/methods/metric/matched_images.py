@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import keypoint_masks
-from labelkit.algorithms.homographies import as_square, between_views, move_points
+from labelkit.algorithms.homographies import as_3x3, between_views, move_points
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
@@ -154,7 +154,7 @@ class PairGeometry:
             ``(b, 3, 3)`` homographies from first to second views; and, where some second views show another image,
             what the maps of both are to be multiplied by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
         """
-        first, second = (as_square(view.matrices) for view in batch.geometry[:2])
+        first, second = (as_3x3(view.matrices) for view in batch.geometry[:2])
         if batch.links is None or self._tables is None:
             return between_views(first, second), None
         self._tables = tuple(table.to(first.device) for table in self._tables)  # type: ignore[assignment] # three

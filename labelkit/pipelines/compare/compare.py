@@ -39,7 +39,7 @@ from labelkit.pipelines.compare.runs import (
 from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
 from labelkit.store.commit import commit_json
-from labelkit.store.parts import locked, translated
+from labelkit.store.parts import hold_lock, translate_os_errors
 
 _ABOUT = "comparison.json"
 _PIXELS = "pixels"
@@ -185,13 +185,13 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
     about = config.keep / _ABOUT
     with ExitStack() as held:
-        with translated(config.keep):
+        with translate_os_errors(config.keep):
             there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
             # a lock alone is of a comparison that was stopped at its very start
             if there - {"lock"} and _ABOUT not in there:
                 raise ConfigError("--keep", f"{config.keep} contains something else", "Pass a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
-        held.enter_context(locked(config.keep))
+        held.enter_context(hold_lock(config.keep))
         if about.exists():
             then = stored_record(about)
             differing = [

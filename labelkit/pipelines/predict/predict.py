@@ -109,7 +109,7 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
         StoreError: the result holds neither.
     """
     if result.kind == "answers":
-        rule = AnswerRule.of_arrays(result.arrays, result.params)
+        rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
             problem = "was made by a labelkit that kept no rule for new images"
             raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
@@ -261,7 +261,7 @@ def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterato
     row_of = source.rows_by_digest() if queries.sha256 is not None else {}
     for start in range(0, len(queries.names), _BLOCK):
         block = slice(start, start + _BLOCK)
-        found = source.rule.answer(queries.embeddings[block], source.store.embeddings)
+        found = source.rule.predict(queries.embeddings[block], source.store.embeddings)
         for place, name in enumerate(queries.names[block]):
             digest = b"" if queries.sha256 is None else queries.sha256[start + place].tobytes()
             row = row_of.get(digest)

@@ -152,19 +152,19 @@ def collect_labels(
     for label in (*followed.moved, *followed.away):
         gone_from.setdefault(label.path, set()).add(label.text)
     _tell(followed, known_away, folder)
-    table_of: dict[str, Path] = {}
+    class_table: dict[str, Path] = {}
     for path in labels:
         mine = {place: text for place, (text, table) in placed.items() if table == path}
         fresh = _without_old(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
         changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
         known |= fresh
-        table_of |= dict.fromkeys(fresh.values(), path)
+        class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new ones are used")
     for name, count, near in _slips(known):
         progress.warning(
             f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the same, replace it in "
-            f"{table_of.get(name, folder / GIVEN)} and run again"
+            f"{class_table.get(name, folder / GIVEN)} and run again"
         )
     return KnownLabels(
         known,

@@ -51,7 +51,7 @@ from labelkit.pipelines.start.record import Record, digest, last_finished, remov
 from labelkit.pipelines.start.summary import LABELS, finish
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import locked, translated
+from labelkit.store.parts import hold_lock, translate_os_errors
 from labelkit.studio.report.options import ReportConfig
 
 REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -128,15 +128,15 @@ def _held(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: another call works there.
     """
-    with translated(folder):
+    with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder) as is_there:
+    with hold_lock(folder) as is_there:
         if not is_there:
             raise BusyError(str(folder), "another `labelkit start` has just ended there", "Run again.")
         try:
             yield
         finally:
-            with translated(folder):
+            with translate_os_errors(folder):
                 (folder / "lock").unlink()
                 if not any(folder.iterdir()):
                     folder.rmdir()

@@ -17,7 +17,7 @@ _IOU = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Boxes of one class in all images.
+    """Ground-truth or detected boxes of one class in all images.
 
     Attributes:
         images: (m,) int64 image of each.
@@ -60,7 +60,7 @@ def voc_hits(truth: Boxes, found: Boxes) -> tuple[NDArray[np.bool_], int]:
 
 
 def iou(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the intersection over union of one box (4,) with others (m, 4)."""
+    """Compute the intersection over union of one box (4,) with other boxes (m, 4)."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(sides.clip(min=0), axis=1)
     joined = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=1) - shared
@@ -69,7 +69,7 @@ def iou(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def average_precision(hits: NDArray[np.bool_], wanted: int, *, eleven_points: bool) -> float:
-    r"""Return the average precision of a ranking.
+    r"""Compute the average precision of ranked detections by the rule of VOC 2007 or of later years.
 
     .. math:: AP_{11} = \frac{1}{11} \sum_{r \in \{0, 0.1, \dots, 1\}} \max_{r' \ge r} p(r'),
               \quad AP = \int_0^1 \max_{r' \ge r} p(r') \, dr
@@ -95,7 +95,7 @@ def average_precision(hits: NDArray[np.bool_], wanted: int, *, eleven_points: bo
 
 
 def voc_scores(truth: Sequence[Boxes], found: Sequence[Boxes]) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Return the mean AP over classes by both rules, and the (c,) AP of every class by all points.
+    """Compute the mean AP over classes by both VOC rules, and the (c,) AP of each class by all points.
 
     Classes without a box that must be found are left out of the means; all NaN without any.
 

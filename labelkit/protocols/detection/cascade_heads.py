@@ -26,7 +26,7 @@ Targets = list[dict[str, Tensor]]
 
 
 class ClassAgnosticPredictor(nn.Module):
-    """Predict class logits and a single box shared by all classes.
+    """Box predictor with class logits and a single box shared by all classes.
 
     Args:
         width: of the features, f.
@@ -43,12 +43,12 @@ class ClassAgnosticPredictor(nn.Module):
         self.boxes = nn.Linear(width, 4)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and offsets."""
+        """Return class logits (m, c) and box offsets (m, 4) of features (m, f)."""
         return self.classes(features), self.boxes(features)
 
 
 def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Cross-entropy of the classes, and the smooth L1 distance of the offsets of objects.
+    r"""Compute the cross-entropy of the classes and the smooth L1 loss of the box offsets of one stage.
 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
               \quad s(x) = \frac{9 x^2}{2} \text{ if } |x| < \frac19 \text{ else } |x| - \frac{1}{18}
@@ -71,7 +71,7 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
 
 
 class CascadeRoIHeads(nn.Module):
-    """What torchvision's ``GeneralizedRCNN`` takes for ``roi_heads``: three of torchvision's, in a row.
+    """Three-stage cascade of torchvision's ``RoIHeads``, to be used as ``roi_heads`` of ``GeneralizedRCNN``.
 
     Args:
         make_stage: a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
@@ -94,7 +94,7 @@ class CascadeRoIHeads(nn.Module):
         image_shapes: list[tuple[int, int]],
         targets: Targets | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections of each image, or losses in training; arguments as of torchvision's ``RoIHeads``."""
+        """Return the detections of each image, or the losses in training, with arguments as of ``RoIHeads``."""
         if self.training:
             assert targets is not None
             return [], self._losses(features, proposals, image_shapes, targets)
@@ -124,7 +124,7 @@ class CascadeRoIHeads(nn.Module):
                     [target["labels"] for target in targets],
                     [own[rows] for own, rows in zip(matched, found, strict=True)],
                 )
-            proposals = corrected(stage, offsets.detach(), proposals, image_shapes)
+            proposals = apply_offsets(stage, offsets.detach(), proposals, image_shapes)
         return losses
 
     def _detections(
@@ -135,7 +135,7 @@ class CascadeRoIHeads(nn.Module):
         for stage in earlier:
             logits, offsets = _predicted(stage, features, proposals, image_shapes)
             total = logits.softmax(-1) if total is None else total + logits.softmax(-1)
-            proposals = corrected(stage, offsets, proposals, image_shapes)
+            proposals = apply_offsets(stage, offsets, proposals, image_shapes)
         logits, offsets = _predicted(last, features, proposals, image_shapes)
         assert total is not None
         scores = (total + logits.softmax(-1)) / len(self.stages)
@@ -160,10 +160,10 @@ class CascadeRoIHeads(nn.Module):
         return list(self.stages)
 
 
-def corrected(
+def apply_offsets(
     stage: RoIHeads, offsets: Tensor, proposals: list[Tensor], image_shapes: list[tuple[int, int]]
 ) -> list[Tensor]:
-    """Return boxes moved by offsets (m, 4), inside of their images."""
+    """Shift boxes by predicted offsets (m, 4) and clip them to their images."""
     moved = stage.box_coder.decode(offsets, proposals).reshape(-1, 4)
     parts = moved.split([len(boxes) for boxes in proposals])
     return [clip_boxes_to_image(boxes, shape) for boxes, shape in zip(parts, image_shapes, strict=True)]

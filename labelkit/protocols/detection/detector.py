@@ -55,7 +55,9 @@ _TOP = "pool"
 
 
 class SimplePyramid(nn.Module):
-    """One map to four, each by (de)convolutions, a 1 x 1 and a 3 x 3 convolution with LayerNorm.
+    """Simple feature pyramid (ViTDet), which turns one map into four by (de)convolutions.
+
+    Each level ends with a 1 x 1 and a 3 x 3 convolution with LayerNorm.
 
     Args:
         width: of the map, f.
@@ -72,7 +74,7 @@ class SimplePyramid(nn.Module):
         self.levels = nn.ModuleList(_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
 
     def forward(self, single: Tensor) -> list[Tensor]:
-        """The four levels, finest first."""
+        """Return the four levels of the pyramid, finest first, for a map (b, f, rows, cols)."""
         return [level(single) for level in self.levels]
 
 
@@ -92,7 +94,7 @@ def _level(width: int, out: int, doublings: int) -> nn.Sequential:
 
 
 class DetectionBackbone(nn.Module):
-    """A backbone and its pyramid, as torchvision's detectors take them.
+    """Backbone with a feature pyramid, in the form that torchvision's detectors take.
 
     Args:
         backbone: all of it is kept; what is trained of it is decided elsewhere.
@@ -135,7 +137,7 @@ class DetectionBackbone(nn.Module):
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """The levels by name."""
+        """Return the levels of the pyramid by name for images (b, c, h, w)."""
         with self.autocast():
             levels = [level.float() for level in self._levels(images)]
         levels, names = self.top(levels, levels, list(self.names))
@@ -177,14 +179,14 @@ class DetectionBackbone(nn.Module):
 
 
 def keep_statistics(net: nn.Module) -> None:
-    """Let batch normalization use what it has learned: a few images of one batch say too little."""
+    """Switch batch normalization to its running statistics, since the few images of a batch are too noisy."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
 
 
 def anchor_sizes(strides: Sequence[int]) -> tuple[tuple[int], ...]:
-    """Return the sides of anchors of each level and of the one on top: eight strides."""
+    """Return the anchor sizes of each pyramid level and the one on top, eight times the stride."""
     return tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
 
 
@@ -198,7 +200,7 @@ _OBJECTS = 0.25
 
 @dataclass(frozen=True)
 class DetectorSize:
-    """Size limits of a detector.
+    """Image sizes and numbers of proposals of a detector.
 
     Attributes:
         shorter_side: of resized images in pixels.
@@ -216,7 +218,7 @@ class DetectorSize:
 def build_detector(
     inner: InferenceNetwork, kind: DetectorKind, num_classes: int, *, size: DetectorSize, seed: int
 ) -> FasterRCNN:
-    """Build a detector on a copy of a network's backbone.
+    """Build a torchvision detector on a copy of a network's backbone.
 
     Args:
         inner: a network on a backbone; what stands on the backbone is left out.

@@ -24,7 +24,7 @@ _POOLS = (1, 2, 3, 6)
 
 
 def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
-    """Return maps (b, f, rows, cols) of four depths: each quarter of a plain ViT, the last stages of another network.
+    """Extract feature maps (b, f, rows, cols) at four depths: quarters of a plain ViT, or the last stages of a CNN.
 
     Args:
         net: has timm's ``forward_intermediates``.
@@ -49,7 +49,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
 
 
 class LevelSizes(nn.Module):
-    """Bring four maps of one size to four: four and two times as fine, as they are, and half as fine.
+    """Module that resizes four maps of equal size to scales 4, 2, 1 and 1/2.
 
     Args:
         width: of each map, f.
@@ -70,12 +70,12 @@ class LevelSizes(nn.Module):
         self.finer = nn.ConvTranspose2d(width, width, 2, 2)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """The same maps in four sizes."""
+        """Return the four maps at scales 4, 2, 1 and 1/2."""
         return [self.finest(maps[0]), self.finer(maps[1]), maps[2], F.max_pool2d(maps[3], 2, ceil_mode=True)]
 
 
 class FPNHead(nn.Module):
-    """A feature pyramid; its levels, each refined until it is as fine as the finest one, are added and classified.
+    """Semantic FPN head, which refines and adds the levels of a feature pyramid and classifies each position.
 
     Args:
         widths: of the maps, finest first.
@@ -98,7 +98,7 @@ class FPNHead(nn.Module):
         self.map = nn.Conv2d(hidden, num_classes, 1)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        """Logits of each place of the finest map."""
+        """Return the logits (b, c, rows, cols) at the resolution of the finest map."""
         levels = self.pyramid({str(number): level for number, level in enumerate(maps)})
         total = torch.zeros(())
         for number, (level, steps) in enumerate(zip(levels.values(), self.refine, strict=True)):
@@ -113,7 +113,7 @@ class FPNHead(nn.Module):
 
 
 class UperNetHead(nn.Module):
-    """Averages over parts of the coarsest map, a feature pyramid under them, and a classifier on all levels together.
+    """UperNet head: pyramid pooling of the coarsest map, a feature pyramid, and a classifier on all levels.
 
     Args:
         widths: of the maps, finest first.
@@ -133,7 +133,7 @@ class UperNetHead(nn.Module):
         self.map = nn.Conv2d(hidden, num_classes, 1)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        """Logits of each place of the finest map."""
+        """Return the logits (b, c, rows, cols) at the resolution of the finest map."""
         coarsest = maps[-1]
         parts = [
             _stretched(pool(F.adaptive_avg_pool2d(coarsest, side)), coarsest)

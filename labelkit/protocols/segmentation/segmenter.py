@@ -21,7 +21,7 @@ _BLOCKS = 3
 
 
 class LinearSegmentationHead(nn.Module):
-    """One linear map for every patch.
+    """Segmentation head with one linear classifier shared by all patches.
 
     Args:
         width: of the features, f.
@@ -37,13 +37,15 @@ class LinearSegmentationHead(nn.Module):
         self.map = nn.Conv2d(width, num_classes, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of each patch."""
+        """Return the logits (b, c, rows, cols) of features (b, f, rows, cols)."""
         logits: Tensor = self.map(features)
         return logits
 
 
 class FCNHead(nn.Module):
-    """Three blocks of 1x1, 3x3 and 1x1 convolutions with ReLU, each doubling rows and columns, and a linear map.
+    """Convolutional segmentation head of three upsampling blocks and a linear classifier.
+
+    A block is 1x1, 3x3 and 1x1 convolutions with ReLU, and doubles rows and columns.
 
     Args:
         width: of the features, f.
@@ -72,13 +74,13 @@ class FCNHead(nn.Module):
         self.map = nn.Conv2d(hidden, num_classes, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of each place."""
+        """Return the logits (b, c, 8 rows, 8 cols) of features (b, f, rows, cols)."""
         logits: Tensor = self.map(self.blocks(features))
         return logits
 
 
 def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
-    """Build a head with weights that depend on the seed only.
+    """Build a segmentation head with weights that depend only on the seed.
 
     Args:
         kind: ``linear`` or ``fcn``.
@@ -101,7 +103,7 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(InferenceNetwork):
-    """Images to the logits of their pixels; its "patch features" are these logits.
+    """Segmentation network: a backbone and a head that return the logits of each pixel as patch features.
 
     Args:
         inner: a network on a backbone, which is copied; what stands on the backbone is left out.
@@ -139,30 +141,30 @@ class Segmenter(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """As of the network."""
+        """Input specification of the network that it was built on."""
         return self._spec
 
     @property
     def embed_dim(self) -> int:
-        """Of the backbone."""
+        """Dimension of the backbone's features."""
         return self.backbone.info.feature_dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """Backbone and head."""
+        """Names of the backbone, the head and the pooling."""
         return {"name": self.backbone.info.name, "layer": self._kind, "pooling": self.backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Features (b, f) of the backbone."""
+        """Compute the backbone's features (b, f) of images."""
         features: Tensor = self.backbone(images)
         return features
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return logits (b, rows, cols, c)."""
+        """Compute the logits of images as patch features, (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Images (b, channels, h, w) to (b, c, rows, cols)."""
+        """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
         maps = self._maps(images)
         if self._kind not in _OF_LEVELS:
             logits: Tensor = self.head(maps[0])

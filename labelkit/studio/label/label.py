@@ -20,7 +20,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import locked, remove_leftovers
+from labelkit.store.parts import hold_lock, remove_leftovers
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
 from labelkit.studio.label.actions import labels_to_learn, touched
 from labelkit.studio.label.asking import Asking
@@ -243,7 +243,7 @@ def _hold(held: contextlib.ExitStack, folder: Path) -> None:
         BusyError: another server works on this store.
     """
     try:
-        held.enter_context(locked(folder))
+        held.enter_context(hold_lock(folder))
     except BusyError as error:
         problem = "another `labelkit label --serve` works on this store"
         raise BusyError(str(folder), problem, "Use its link, or end it with Ctrl-C first.") from error

@@ -33,7 +33,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import translated
+from labelkit.store.parts import translate_os_errors
 from labelkit.studio.label.options import SET_FILES, LabelConfig
 from labelkit.studio.label.rounds import Labels
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
@@ -220,7 +220,7 @@ def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
     ](found)
     temporary = config.out.absolute().parent / temporary_name()
     try:
-        with translated(config.out):
+        with translate_os_errors(config.out):
             temporary.mkdir()
             _fill(config, store, found, root, [temporary / place for place in places])
             for name, text in tables.items():

@@ -53,7 +53,7 @@ def test_shares_of_near_rows_weigh_by_the_cube_of_the_cosine() -> None:
     rule = rule_of([[1, 0], [0, 1], [0, 1], [0, 0]], 0.5, [0, 0])
     cosine, sine = np.cos(0.5), np.sin(0.5)
 
-    found = rule.answer(np.array([[4 * cosine, 4 * sine]], dtype=np.float32), stored)
+    found = rule.predict(np.array([[4 * cosine, 4 * sine]], dtype=np.float32), stored)
 
     near = cosine**3 / (cosine**3 + sine**3)
     assert found.uncalibrated[0] == pytest.approx(0.5 * 0.5 + 0.5 * near, rel=1e-6)
@@ -65,7 +65,7 @@ def test_shares_of_near_rows_weigh_by_the_cube_of_the_cosine() -> None:
 def test_an_image_far_from_all_rows_keeps_what_it_began_with() -> None:
     rule = rule_of([[0, 1]], 0.8, [np.log(3), 0])
 
-    found = rule.answer(np.array([[0, 1]], dtype=np.float32), np.array([[1, 0]], dtype=np.float32))
+    found = rule.predict(np.array([[0, 1]], dtype=np.float32), np.array([[1, 0]], dtype=np.float32))
 
     assert found.uncalibrated[0] == pytest.approx(0.75)
 
@@ -75,9 +75,9 @@ def test_many_images_are_answered_as_one_by_one(rng: np.random.Generator) -> Non
     rule = rule_of(rng.dirichlet([1, 1], 40).tolist(), 0.8, [0.2, -0.2])
     images = rng.normal(size=(7, 2)).astype(np.float32)
 
-    together = rule.answer(images, stored)
+    together = rule.predict(images, stored)
 
-    alone = np.concatenate([rule.answer(images[[i]], stored).confidence for i in range(7)])
+    alone = np.concatenate([rule.predict(images[[i]], stored).confidence for i in range(7)])
     np.testing.assert_allclose(together.confidence, alone, rtol=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
     rule = judge.rule(labels, ids, class_of_group, shares)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
 
-    found = AnswerRule.of_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
+    found = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
 
     assert found is not None
     assert found.temperatures == Temperatures(0.6, 1.3)
@@ -102,7 +102,7 @@ def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
     features = np.array([[1, 0], [0, 1], [0.1, 1]], dtype=np.float32)
     rule = group_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), scaled=False)
 
-    found = rule.answer(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
+    found = rule.predict(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
 
     assert found.named.tolist() == [0, 2]
     assert np.isnan(found.confidence).all()

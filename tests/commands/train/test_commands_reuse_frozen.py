@@ -111,7 +111,7 @@ class DrawnImages(CachedViewBank):
             places.append(ViewGeometry(torch.stack([where[number].matrices[row] for number, row in at])))
         return tuple(found), tuple(places)
 
-    def unchanged(self, rows: Any) -> Any:
+    def unaugmented(self, rows: Any) -> Any:
         view = self._reuse.views[-1][0]
         (made,), _ = self._bank.make_views(rows, Draws(0, 0, rows), [view], normalize=self._reuse_normalize)
         return made

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.data.named import scenes
 from labelkit.data.named.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
-from labelkit.data.named.scenes import DIGITS, OBJECTS, scene, scene_label, video
+from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, scene_label
 from labelkit.data.named.scenes import SCENES as SOURCE
 
 
@@ -23,11 +23,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source", [OBJECTS, SOURCE, DIGITS])
 def test_an_image_depends_on_its_numbers_only(source: int) -> None:
-    first = scene(3, 1, source, 5)
-    scene(3, 1, source, 4)
-    again = scene(3, 1, source, 5)
+    first = draw_scene(3, 1, source, 5)
+    draw_scene(3, 1, source, 4)
+    again = draw_scene(3, 1, source, 5)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    others = [scene(4, 1, source, 5), scene(3, 0, source, 5), scene(3, 1, source, 6)]
+    others = [draw_scene(4, 1, source, 5), draw_scene(3, 0, source, 5), draw_scene(3, 1, source, 6)]
     assert not any(np.array_equal(first.image, other.image) for other in others)
 
 
@@ -41,7 +41,7 @@ def test_the_first_draws_are_those_of_the_specification() -> None:
     label = int(generator.integers(0, 5, endpoint=True))
     radius = 64 * generator.uniform(0.30, 0.42)
     x, y = generator.uniform(25.6, 38.4), generator.uniform(25.6, 38.4)
-    drawn = scene(0, 0, OBJECTS, 7)
+    drawn = draw_scene(0, 0, OBJECTS, 7)
     assert scene_label(0, 0, 7) == label
     assert set(np.unique(drawn.mask)) == {0, label + 1}
     rows, columns = np.nonzero(drawn.mask)
@@ -50,7 +50,7 @@ def test_the_first_draws_are_those_of_the_specification() -> None:
 
 
 def test_scenes_have_the_statistics_of_the_specification() -> None:
-    drawn = [scene(0, 0, SOURCE, i) for i in range(60)]
+    drawn = [draw_scene(0, 0, SOURCE, i) for i in range(60)]
     masks = np.stack([one.mask for one in drawn])
     share = np.bincount(masks.ravel(), minlength=7) / masks.size
     # section 2.5: 74 % background, 3 to 6 % per class, 2.4 objects; standard errors of 60 scenes about 1.5 %, 0.14
@@ -63,14 +63,14 @@ def test_scenes_have_the_statistics_of_the_specification() -> None:
 @pytest.mark.parametrize("source", [OBJECTS, SOURCE, DIGITS])
 def test_masks_and_instances_cover_the_same_pixels_and_an_object_has_one_class(source: int) -> None:
     for index in range(6):
-        drawn = scene(1, 0, source, index)
+        drawn = draw_scene(1, 0, source, index)
         assert np.array_equal(drawn.mask > 0, drawn.instance > 0)
         for number in np.unique(drawn.instance[drawn.instance > 0]):
             assert len(np.unique(drawn.mask[drawn.instance == number])) == 1
 
 
 def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
-    frames = video(0, 1, 1)
+    frames = draw_video(0, 1, 1)
     assert len(frames) == 8
     assert all(np.unique(frame.instance).tolist() == np.unique(frames[0].instance).tolist() for frame in frames)
     assert not np.array_equal(frames[0].instance, frames[7].instance)
@@ -95,8 +95,8 @@ def test_listing_draws_nothing_and_rows_are_images_of_their_numbers(cache: Path)
     row = dataset.sample_ids.index("train/00005.png")
     pixels = dataset.source.read(row).decode(3)
     assert dataset.masks is not None
-    assert np.array_equal(pixels, scene(0, 0, SOURCE, 5).image)
-    assert np.array_equal(dataset.masks.read(row), scene(0, 0, SOURCE, 5).mask)
+    assert np.array_equal(pixels, draw_scene(0, 0, SOURCE, 5).image)
+    assert np.array_equal(dataset.masks.read(row), draw_scene(0, 0, SOURCE, 5).mask)
     assert dataset.mask_classes[0] == "background"
     assert len(list(cache.rglob("*.bin"))) == 1
 
@@ -105,7 +105,7 @@ def test_selected_rows_and_copies_for_workers_read_the_same() -> None:
     dataset = load_generated(SCENE_OBJECTS, {"train": 3, "val": 3}).select([1, 4])
     copy = pickle.loads(pickle.dumps(dataset))
     for row, (split, number) in enumerate(((0, 1), (1, 1))):
-        drawn = scene(0, split, OBJECTS, number)
+        drawn = draw_scene(0, split, OBJECTS, number)
         assert np.array_equal(copy.source.read(row).decode(3), drawn.image)
         assert np.array_equal(copy.masks.read(row), drawn.mask)
         assert dataset.labels[row] == drawn.mask.max() - 1
@@ -117,7 +117,7 @@ def test_films_are_folders_of_frames_with_object_numbers() -> None:
     assert dataset.mask_classes == ()
     assert dataset.masks is not None
     for row in (3, 8, 15):
-        frame = video(0, 1, row // 8)[row % 8]
+        frame = draw_video(0, 1, row // 8)[row % 8]
         assert np.array_equal(dataset.source.read(row).decode(3), frame.image)
         assert np.array_equal(dataset.masks.read(row), frame.instance)
 
@@ -131,5 +131,5 @@ def test_what_was_drawn_is_read_again_and_damage_is_noticed(cache: Path, monkeyp
     assert path.read_bytes() == content
     path.write_bytes(content[:100])
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
-    monkeypatch.delattr("labelkit.data.named.scenes.scene")
+    monkeypatch.delattr("labelkit.data.named.scenes.draw_scene")
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)

@@ -26,7 +26,7 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.run import start
 from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.parts import locked
+from labelkit.store.parts import hold_lock
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import Step
 from labelkit.studio.report.options import ReportConfig
@@ -1090,7 +1090,7 @@ def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
     out.mkdir()
     words = ["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--out", str(out)]
 
-    with locked(out):
+    with hold_lock(out):
         assert main(words) == 6
         assert main([*words, "--dry-run"]) == 0
 
