@@ -371,20 +371,16 @@ def write_davis(root: Path, *, size: tuple[int, int] = (64, 48), num_frames: int
 
 
 def write_cifar(root: Path, *, num_classes: int, train: int = 6, test: int = 2) -> None:
-    """The binary files of CIFAR-10 (in ``root``) or CIFAR-100; images are columns whose places tell their class."""
-    for files, per_class in ((("data_batch_{}.bin", 5), train), (("test_batch.bin", 1), test)):
-        if num_classes == 100:
-            files = ("train.bin" if files[1] == 5 else "test.bin", 1)
-        labels = np.tile(np.arange(num_classes, dtype=np.uint8), per_class)
-        pixels = np.zeros((len(labels), 3, 32, 32), np.uint8)
-        pixels[np.arange(len(labels)), :, :, labels % 32] = 200
-        pixels[:, 1] += labels[:, None, None] // 32 * 60
-        heads = labels[:, None] if num_classes == 10 else np.stack([labels // 5, labels], axis=1)
-        rows = np.concatenate([heads, pixels.reshape(len(labels), -1)], axis=1)
-        for number, part in enumerate(np.array_split(rows, files[1]), start=1):
-            put(root / files[0].format(number), part.tobytes())
-    names = "batches.meta.txt" if num_classes == 10 else "fine_label_names.txt"
-    put(root / names, "".join(f"class_{i}\n" for i in range(num_classes)))
+    """CIFAR-10 or CIFAR-100 as extracted images; these are columns whose places tell their class."""
+    for split, per_class in (("train", train), ("test", test)):
+        for label in range(num_classes):
+            pixels = np.zeros((32, 32, 3), np.uint8)
+            pixels[:, label % 32] = 200
+            pixels[:, :, 1] += label // 32 * 60
+            image = io.BytesIO()
+            Image.fromarray(pixels).save(image, "PNG")
+            for i in range(per_class):
+                put(root / split / f"class_{label:02d}" / f"{i}.png", image.getvalue())
 
 
 def _numbered(count: int) -> list[str]:
@@ -407,8 +403,8 @@ def write_class_vectors(path: Path, names: Sequence[str], *, dim: int = 200) -> 
 
 
 MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
-    "cifar10": lambda root: write_cifar(root / "cifar-10-batches-bin", num_classes=10, train=20),
-    "cifar100": lambda root: write_cifar(root / "cifar-100-binary", num_classes=100, train=4, test=1),
+    "cifar10": lambda root: write_cifar(root / "cifar10", num_classes=10, train=20),
+    "cifar100": lambda root: write_cifar(root / "cifar100", num_classes=100, train=4, test=1),
     "svhn": lambda root: write_svhn(root / "svhn", train=200, test=20),
     "stl10": lambda root: write_stl10(root / "stl10_binary", train=60, test=20),
     "cub": lambda root: write_cub(root / "CUB_200_2011", [f"{i + 1:03d}.Bird_{i + 1}" for i in range(200)]),
