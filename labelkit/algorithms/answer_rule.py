@@ -62,6 +62,7 @@ class AnswerRule:
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
         temperatures: that make a confidence; ``None``: nothing is known of it.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
+        square_roots: whether embeddings count by ``square_rooted``.
     """
 
     class_of_group: NDArray[np.int64]
@@ -74,13 +75,14 @@ class AnswerRule:
     shares: NDArray[np.float32]
     temperatures: Temperatures | None
     rows: NDArray[np.int64] | None = None
+    square_roots: bool = False
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
-            "settings": np.array([self.unit_rows, self.classifier_share, self.alpha]),
+            "settings": np.array([self.unit_rows, self.classifier_share, self.alpha, self.square_roots]),
         }
         for name, part in (("classifier", self.classifier), ("groups", self.groups)):
             if part is not None:
@@ -105,7 +107,7 @@ class AnswerRule:
             there = f"{name}_weights" in own
             return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        unit_rows, classifier_share, alpha = own["settings"].tolist()
+        unit_rows, classifier_share, alpha, *square_roots = own["settings"].tolist()
         temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
@@ -118,6 +120,7 @@ class AnswerRule:
             shares=own["shares"],
             temperatures=temperatures,
             rows=own.get("rows"),
+            square_roots=any(square_roots),  # of the first version: none
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -178,9 +181,10 @@ class AnswerRule:
 
     def predict_shares(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
         """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
-        lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), _LEAST)
-        features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
-        return self.blend_neighbors(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
+        rows = square_rooted(embeddings) if self.square_roots else embeddings
+        lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _LEAST)
+        features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
+        return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
 
     def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
@@ -190,7 +194,7 @@ class AnswerRule:
         best = np.zeros((len(queries), 0))
         places = np.zeros((len(queries), 0), dtype=np.int64)
         for block in blocks(*rows.shape):
-            part = rows[block]
+            part = square_rooted(rows[block]) if self.square_roots else rows[block]
             lengths = np.linalg.norm(part, axis=1)
             cosines = queries @ (part / np.maximum(lengths, _LEAST)[:, None]).T
             cosines[:, ~usable[block] | (lengths == 0)] = 0
@@ -201,6 +205,16 @@ class AnswerRule:
             nearest = np.argpartition(-best, k - 1, axis=1)[:, :k]
             best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
         return self.mean_shares(best, places)
+
+
+def square_rooted(features: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Return the square roots of features (n, d) that are never negative, scaled to length 1; zeros stay zeros.
+
+    Source: Y. Hu, V. Gripon and S. Pateux, "Leveraging the Feature Distribution in Transfer-based Few-Shot Learning"
+    (power transform).
+    """
+    roots = np.sqrt(np.maximum(features, 0, dtype=np.float32))
+    return np.asarray(roots / np.maximum(np.linalg.norm(roots, axis=1, keepdims=True), np.float32(_LEAST)))
 
 
 def group_rule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from labelkit.algorithms import few_label_classifier as classify
@@ -12,22 +14,25 @@ from labelkit.algorithms.few_label_classifier import RowClassifier
 NO_CLASS = np.zeros(0, dtype=np.int64)
 
 
-@pytest.mark.parametrize("num_classes", [0, 1, 2, 4, 6])
+@pytest.mark.parametrize(("num_classes", "positive"), [(0, False), (1, False), (2, True), (4, False), (6, True)])
 def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int, *, positive: bool
 ) -> None:
     monkeypatch.setattr(classify, "_MEMBERSHIP", 0.0)
     monkeypatch.setattr(classify, "ALPHA", 0.0)
     ids = np.arange(60) % 6
     features = (np.eye(6)[ids] + rng.normal(0, 0.3, (60, 6))).astype(np.float32)
+    features = np.abs(features) if positive else features
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RowClassifier(features, labels)
     shares = judge.shares(labels, ids, class_of_group)
 
-    found = judge.rule(labels, ids, class_of_group, shares).start(features)
+    rule = judge.rule(labels, ids, class_of_group, shares)
+    found = rule.predict_shares(features, features)
 
+    assert rule.square_roots == positive
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
 
 
@@ -81,9 +86,11 @@ def test_many_images_are_answered_as_one_by_one(rng: np.random.Generator) -> Non
     np.testing.assert_allclose(together.confidence, alone, rtol=1e-5)
 
 
-def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("positive", [False, True])
+def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positive: bool) -> None:
     ids = np.arange(60) % 3
     features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
+    features = np.abs(features) if positive else features
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RowClassifier(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, ids, class_of_group)
@@ -94,8 +101,19 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
 
     assert found is not None
     assert found.temperatures == Temperatures(0.6, 1.3)
-    np.testing.assert_array_equal(found.start(features), rule.start(features))
-    assert (found.alpha, found.unit_rows) == (classify.ALPHA, False)
+    np.testing.assert_array_equal(found.predict_shares(features, features), rule.predict_shares(features, features))
+    assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
+
+
+def test_square_roots_count_whatever_the_length_of_an_image() -> None:
+    stored = np.array([[4, 0], [1, 9]], dtype=np.float32)
+    rule = replace(rule_of([[1, 0], [0, 1]], 0.5, [0, 0]), square_roots=True)
+
+    found = rule.predict(np.array([[9, 9], [1, 1]], dtype=np.float32), stored)
+
+    # cosines of the roots (1, 1) to (2, 0) and (1, 3)
+    near = 0.5**1.5 / (0.5**1.5 + 0.8**1.5)
+    np.testing.assert_allclose(found.new_chance, 0.25 + 0.5 * (1 - near), rtol=1e-5)
 
 
 def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
