@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, softmax
 from labelkit.algorithms.confidences import Confidences, Temperatures, confidences
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.row_blocks import StoredRows, blocks, square_roots
 
 Doubles = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ class AnswerRule:
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
         temperatures: that make a confidence; ``None``: nothing is known of it.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
-        square_roots: whether embeddings count by ``square_rooted``.
+        square_roots: whether embeddings count by their square roots.
     """
 
     class_of_group: NDArray[np.int64]
@@ -107,7 +107,7 @@ class AnswerRule:
             there = f"{name}_weights" in own
             return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        unit_rows, classifier_share, alpha, *square_roots = own["settings"].tolist()
+        unit_rows, classifier_share, alpha, *roots = own["settings"].tolist()
         temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
@@ -120,7 +120,7 @@ class AnswerRule:
             shares=own["shares"],
             temperatures=temperatures,
             rows=own.get("rows"),
-            square_roots=any(square_roots),  # of the first version: none
+            square_roots=any(roots),  # of the first version: none
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -181,7 +181,7 @@ class AnswerRule:
 
     def predict_shares(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
         """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
-        rows = square_rooted(embeddings) if self.square_roots else embeddings
+        rows = square_roots(embeddings) if self.square_roots else embeddings
         lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _LEAST)
         features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
         return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
@@ -190,11 +190,11 @@ class AnswerRule:
         """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
-        rows = StoredRows(stored, self.rows, in_blocks=True)
+        rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
         best = np.zeros((len(queries), 0))
         places = np.zeros((len(queries), 0), dtype=np.int64)
         for block in blocks(*rows.shape):
-            part = square_rooted(rows[block]) if self.square_roots else rows[block]
+            part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
             cosines = queries @ (part / np.maximum(lengths, _LEAST)[:, None]).T
             cosines[:, ~usable[block] | (lengths == 0)] = 0
@@ -207,18 +207,13 @@ class AnswerRule:
         return self.mean_shares(best, places)
 
 
-def square_rooted(features: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return the square roots of features (n, d) that are never negative, scaled to length 1; zeros stay zeros.
-
-    Source: Y. Hu, V. Gripon and S. Pateux, "Leveraging the Feature Distribution in Transfer-based Few-Shot Learning"
-    (power transform).
-    """
-    roots = np.sqrt(np.maximum(features, 0, dtype=np.float32))
-    return np.asarray(roots / np.maximum(np.linalg.norm(roots, axis=1, keepdims=True), np.float32(_LEAST)))
-
-
 def group_rule(
-    features: NDArray[np.float32], group_ids: NDArray[np.int64], is_new: NDArray[np.bool_], *, scaled: bool
+    features: NDArray[np.float32],
+    group_ids: NDArray[np.int64],
+    is_new: NDArray[np.bool_],
+    *,
+    scaled: bool,
+    roots: bool = False,
 ) -> AnswerRule:
     """Build a rule that assigns each image to the group with the nearest mean, without confidence.
 
@@ -227,6 +222,7 @@ def group_rule(
         group_ids: (n,) in ``[0, k)``.
         is_new: (k,).
         scaled: whether features are embeddings scaled to length 1.
+        roots: whether they are the square roots of embeddings.
     """
     means = group_means(features, group_ids, len(is_new))
     return AnswerRule(
@@ -239,6 +235,7 @@ def group_rule(
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
         temperatures=None,
+        square_roots=roots,
     )
 
 

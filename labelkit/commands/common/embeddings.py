@@ -71,6 +71,11 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
         )
 
 
+def never_negative(store: EmbeddingStore) -> bool:
+    """Return whether all embeddings are >= 0, as those of a network that ends in a ReLU."""
+    return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.embeddings, in_blocks=True)))
+
+
 def zero_rows(features: Rows) -> NDArray[np.bool_]:
     """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
     zero = np.zeros(len(features), dtype=np.bool_)

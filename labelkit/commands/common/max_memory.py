@@ -41,11 +41,17 @@ def bounded_rows(
 
 
 def stored_rows(
-    store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool = False
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    *,
+    unit: bool = False,
+    roots: bool = False,
+    in_blocks: bool = False,
 ) -> StoredRows:
-    """Return some rows of a store after verifying their digests.
+    """Return some rows of a store, or their square roots, after verifying their digests.
 
     Raises:
         StoreError: the rows are not as they were written.
     """
-    return StoredRows(store.embeddings, None if len(rows) == store.n else rows, unit=unit, in_blocks=in_blocks)
+    chosen = None if len(rows) == store.n else rows
+    return StoredRows(store.embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)

@@ -164,8 +164,10 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
         progress.warning(f"{used:,} of {known:,} labels are used")
-    rule, parts, expected = answers.rule, [answers.found], [answers.expected]
-    source = StoredRows(store.embeddings, read.rows[others], in_blocks=True)
+    parts, expected = [answers.found], [answers.expected]
+    # these features, and those of the grouping, are square roots already
+    rule = replace(answers.rule, square_roots=False)
+    source = StoredRows(store.embeddings, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     assert rule.temperatures is not None
     with progress.task("rows answered by the others", total=len(others)) as task:
         for block in blocks(len(others), store.dim + 8 * len(rule.class_of_group)):
@@ -227,7 +229,9 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
     rule = judge.rule(labels, grouping.group_ids, class_of_group, shares)
-    rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=calibration.cautious)
+    rule = replace(
+        rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperatures=calibration.cautious
+    )
     return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 
 

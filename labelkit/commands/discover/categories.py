@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import never_negative, split_rows
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -61,7 +61,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     # a tree goes through the rows a few times, k-means until it ends
-    features = stored_rows(store, rows, unit=True, in_blocks=config.criterion != "published")
+    is_tree = config.criterion != "published"
+    features = stored_rows(store, rows, unit=True, roots=is_tree and never_negative(store), in_blocks=is_tree)
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
         tree = build_hierarchy(features, labels, generator=keyed_generator(config.seed, "cluster"))
@@ -86,7 +87,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         store,
         config,
         rows,
-        _Classes(ids, of_class, _means(features, ids, count)),
+        _Classes(ids, of_class, _means(stored_rows(store, rows, unit=True), ids, count)),
         given,
         earlier,
         params={

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, unit_rows
+from labelkit.algorithms.row_blocks import square_roots
+from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
 from labelkit.commands.common.labels import UsableLabels, class_names_of, labels_to_use
 from labelkit.commands.common.stored_predictions import classes_of_groups
 from labelkit.commands.discover.categories import discover_categories
@@ -39,6 +40,7 @@ class Grouping:
         names: of the groups.
         min_size: rows of a group without a label.
         unit_rows: whether features are embeddings scaled to length 1.
+        square_roots: whether they are the square roots of embeddings.
         looked_for_new: whether it was judged if there are classes without a label, and not said.
     """
 
@@ -51,6 +53,7 @@ class Grouping:
     names: list[str]
     min_size: int = 1
     unit_rows: bool = True
+    square_roots: bool = False
     looked_for_new: bool = False
 
 
@@ -118,6 +121,8 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
     places = representative_rows(labels, calibrating, MOST_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    roots = unit and never_negative(store)
+    features = square_roots(features) if roots else features
     least = params.get("min_size")
     grouping = Grouping(
         name=result.name,
@@ -129,6 +134,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         names=list(result.arrays["names"]),
         min_size=least if isinstance(least, int) and least > 0 else 1,
         unit_rows=unit,
+        square_roots=roots,
         looked_for_new=params.get("chance_all_classes_labeled") is not None,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
-from labelkit.commands.common.embeddings import check_features, unit_rows
+from labelkit.algorithms.row_blocks import square_roots
+from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.results import SimpleResult, Table
@@ -125,8 +126,11 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     rows = np.flatnonzero(groups >= 0)
     features = check_features(store, rows)
     is_unit = result.params.get("normalize") is not False
+    is_tree = result.stage == "discover categories" and result.params.get("criterion") != "published"
+    roots = is_tree and never_negative(store)
+    features = square_roots(features) if roots else features
     features = unit_rows(features) if is_unit else features
-    return group_rule(features, groups[rows], new_groups(result), scaled=is_unit)
+    return group_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
