@@ -12,7 +12,7 @@ from labelkit.options.shared import LabelColumnOption, ListingOptions, NewClasse
 
 
 class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
-    """``labelkit start``."""
+    """Options of ``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)
 
@@ -50,7 +50,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = Field(
         False,
-        description="Then label in the browser. \"Ask again\" there, and Ctrl-C at the end, update all tables. Needs "
+        description='Then label in the browser. "Ask again" there, and Ctrl-C at the end, update all tables. Needs '
         "starlette and uvicorn.",
         json_schema_extra=option("Labels", preset=False),
     )
