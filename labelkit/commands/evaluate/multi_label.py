@@ -41,7 +41,7 @@ _BIAS = 0.1
 
 
 class PresenceHead(nn.Module):
-    """A frozen part, and layers that are trained on what it makes of images.
+    """Multi-label classifier whose layers are trained on top of a frozen network.
 
     Args:
         network: stays as it is; ``fully-connected`` copies its wide layers and draws them anew, with a standard
@@ -83,7 +83,7 @@ class PresenceHead(nn.Module):
         self._frozen = frozen
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to logits; no gradient reaches the frozen part."""
+        """Return one logit per class, (b, c), for images (b, channels, h, w); the frozen part gets no gradient."""
         with torch.no_grad():
             inputs = self._frozen(images)
         logits: Tensor = self.layers(inputs.float())
@@ -116,7 +116,7 @@ class _Images:
 
 
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
-    """Train a classifier of several classes on the frozen network, and score it on other images.
+    """Train a multi-label classifier on a frozen network, and evaluate it on other images.
 
     Raises:
         DatasetError: the set does not say which classes its images have.
@@ -193,7 +193,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, 
 
 
 def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
-    """Return the cross-entropies of the classes of an image, summed: the mean over images.
+    """Compute the binary cross-entropy of multi-label logits, summed over classes and averaged over images.
 
     Args:
         logits: (b, c).

@@ -40,7 +40,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) -> tuple[Arrays, bool]:
-    """Return arrays, and whether they were in the cache; otherwise they are made and kept there.
+    """Return arrays from the cache of matches, or compute and cache them; also return whether they were cached.
 
     Args:
         folder: of the cache.
@@ -72,7 +72,7 @@ def _in_contexts(items: Sequence[T] | NDArray[Any]) -> tuple[Sequence[T] | NDArr
 
 
 class KeypointReader:
-    """Keypoints of the images of a store, by row.
+    """Reader of the keypoints of a store's images, with a cache.
 
     Args:
         dataset: the images.
@@ -132,7 +132,7 @@ class KeypointReader:
 def match_pairs(
     keypoints: KeypointReader, pairs: NDArray[np.int64], sha256: NDArray[np.uint8], pool: ThreadPoolExecutor, task: Task
 ) -> tuple[Matches, int]:
-    """Match pairs of images.
+    """Match the keypoints of image pairs, reusing cached matches.
 
     Args:
         keypoints: of all images, found.

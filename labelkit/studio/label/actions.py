@@ -148,10 +148,7 @@ class LabelingState:
         return len(self.hand)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the class of each image, and whether it comes from the name of its group.
-
-        The class is (n,) int64, -1 = none; the other is (n,) bool.
-        """
+        """Return the class of each image, (n,) int64, -1 = none, and whether it is its group's name, (n,) bool."""
         of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last for -1
         for row, label in self.refused:
             if of_group[row] == label:
@@ -235,18 +232,13 @@ def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int
 
 
 def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
-    """Return the rows and the groups that steps change.
-
-    Moving an image into a group does not change the group.
-    """
+    """Return the rows and groups that steps change; moving an image into a group does not change the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
 def labels_to_learn(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels to train on: those of single images, and of the most typical images of named groups.
-
-    They are (n,) int64, -1 = none.
+    """Return the labels to train on, (n,) int64, -1 = none: of single images, and of typical images of named groups.
 
     All images of a named group would be too many: what the groups got wrong would be learned as right.
 

@@ -62,10 +62,8 @@ def _quantized(points: NDArray[np.float64]) -> NDArray[np.uint16]:
 class ShownImages:
     """Images of a store that a page shows, with their features and labels.
 
-    Image i of the page is row ``rows[i]`` of the store.
-
     Attributes:
-        rows: (m,) int64, increasing.
+        rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
         names: m texts that can be shown, see :func:`shown_text`.
         features: (m, d) float32 as they are meant to be compared: of length 1 if by cosine.
         directed: (m,) bool, False where the embedding is all zero and is compared by cosine: nothing is near it.

@@ -88,9 +88,7 @@ def work_data(start: WorkStart) -> dict[str, Any]:
 
 
 def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return the likely groups of each image: its own group, then those with the nearest means.
-
-    They are (m, c) int16; -1 = none.
+    """Return likely groups of each image, (m, c) int16, -1 = none: its own, then those with the nearest means.
 
     Args:
         features: (m, d).
