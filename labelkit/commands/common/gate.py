@@ -68,7 +68,9 @@ def _number(value: object) -> float | None:
 
 
 def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
-    """Return the full names of the scores that end with a given name, with its other parts anywhere before.
+    """Return the full score names that match a partial name such as ``test/all_accuracy``.
+
+    A full name matches if it ends with the last part and has the other parts anywhere before it.
 
     Where one of them is of all images and the others are of groups of classes, only that one.
     """

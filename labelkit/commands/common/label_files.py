@@ -68,7 +68,7 @@ class MatchedLabels:
 
 
 def own_result(option: Path, store: EmbeddingStore) -> str | None:
-    """Return the name of this store's result that ``--labels`` names; ``None`` if it names something else.
+    """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
 
     Raises:
         ConfigError: the name is that of a file and of a result.
@@ -133,7 +133,7 @@ def read_matched_labels(option: Path, images: LabeledImages, label_column: str |
 
 
 def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
-    """Read the labels in a CSV file by position of their image, in the order of the file.
+    """Read labels from a CSV file; return them by position of their image, in the order of the file.
 
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.

@@ -125,7 +125,7 @@ def _apart(
 
 
 def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Fill in missing labels from the store's; where both exist and differ, keep the former and warn."""
+    """Fill in missing labels from the store's own; where both exist and differ, keep the given label and warn."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
         current_progress().warning(
@@ -181,7 +181,7 @@ def listing_with_labels(
 def labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return the array ``labeled`` (n,) uint8 that marks the rows with used labels, if those are not the store's."""
+    """Return the mask ``labeled`` (n,) uint8 of the labels used, for a result, if they are not the store's own."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)

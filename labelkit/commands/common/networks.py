@@ -136,8 +136,9 @@ class TrainedRun:
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return ``ModelIdentity.trained_labels`` of a run from ``split.json``; an earlier version wrote names alone."""
+    """Return ``ModelIdentity.trained_labels`` of a run, according to its ``split.json``."""
     known = saved.get("trained_labels")
+    # an earlier version wrote names alone
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
@@ -306,7 +307,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
 
 
 def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return one fingerprint for a model of embeddings and a head on top; empty if the model's is unknown.
+    """Return a joint fingerprint of the model that made embeddings and a head on top; empty if the model's is unknown.
 
     It is the same whether images went through both, or rows of a store through the head.
     """

@@ -77,7 +77,7 @@ def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class PatchCollector:
-    """Collector of the batches of one part of a store, in order, that commits each piece once it is complete.
+    """Collector of patch features that takes the batches of a store's part in order and commits each complete piece.
 
     Args:
         run: where pieces go.

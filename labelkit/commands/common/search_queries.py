@@ -85,7 +85,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
 
 
 def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
-    """Make queries of rows of the searched store.
+    """Use rows of the searched store as queries.
 
     Raises:
         ConfigError: there is no such row, or one is all zero where directions are compared.
@@ -98,7 +98,7 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
 
 
 def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
-    """Make queries of all rows of another store of the same model.
+    """Use all rows of another store of the same model as queries.
 
     Raises:
         StoreError: it cannot be used.
@@ -148,7 +148,7 @@ def row_label(store: EmbeddingStore, row: int) -> str | None:
 def embedded_images(
     images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
 ) -> Queries:
-    """Make queries of images by embedding them with the model of the searched store.
+    """Embed images with the model of the searched store, to use them as queries.
 
     Args:
         images: to be looked up.

@@ -89,7 +89,10 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
 
 
 def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
-    """Return the probability that each prediction is correct, as in ``StoredPredictions.expected``, or ``None``."""
+    """Return the probability that each prediction is correct; ``None`` if the result has none.
+
+    See ``StoredPredictions.expected``.
+    """
     # 0.1.0 kept the ends of a range
     names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
     if not names:

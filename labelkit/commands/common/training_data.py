@@ -552,7 +552,7 @@ def _asked_by(option: str) -> Iterator[None]:
 
 
 def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore a method's data set information from ``split.json``; which images were labeled no longer matters."""
+    """Restore the data set information of a method from ``split.json``, regardless of which images were labeled."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)

@@ -204,7 +204,7 @@ def _labels(
 def representative_rows(
     labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
 ) -> NDArray[np.int64]:
-    """Choose at most ``most`` rows that represent all rows, (m,) sorted positions.
+    """Choose at most ``most`` representative rows, and return their sorted positions (m,).
 
     At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
     have one to calibrate with. What is left is drawn from all.

@@ -85,7 +85,7 @@ def choose_num_classes(
     labels: NDArray[np.int64],
     tree: Hierarchy,
 ) -> NumClassesChoice:
-    """Choose the number of classes: the given one, an estimate, or the published criterion's.
+    """Choose the number of classes: as given by the options, estimated, or by the published criterion.
 
     Args:
         config: criterion and bounds.

@@ -58,7 +58,7 @@ class _Shown:
 
 
 def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
-    """Draw the images that a discovery labeled, as a contact sheet and as a map.
+    """Draw the images that a discovery labeled, as a contact sheet or on a map.
 
     Raises:
         StoreError: the store or its result cannot be used.

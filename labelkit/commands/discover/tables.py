@@ -38,7 +38,7 @@ class DiscoveredImage:
 
 
 def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
-    """Write discovered images as CSV text, best rank first."""
+    """Return discovered images as a CSV table, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)

@@ -499,7 +499,7 @@ def _embed(
 
 
 def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
-    """Estimate the time of an embedding on two batches of real images after a warm-up batch; write nothing.
+    """Estimate the time of an embedding by timing two batches of real images after a warm-up batch, writing nothing.
 
     A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
     """

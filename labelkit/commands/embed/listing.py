@@ -132,7 +132,7 @@ def labels_used_by_run(
 def class_columns(
     run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
 ) -> NDArray[np.int64] | None:
-    """Return the order in which a store has the columns of a classifier; ``None`` if its output is left out.
+    """Return the order in which a store keeps the columns of a classifier's output; ``None`` to leave the output out.
 
     Args:
         run_split: ``split.json`` of the run.

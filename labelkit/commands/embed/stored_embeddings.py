@@ -39,7 +39,7 @@ _ROWS_AT_A_TIME = 4096
 
 
 def embed_rows(config: EmbedConfig) -> SimpleResult:
-    """Embed the embeddings of a store again with the head of a run that was trained on embeddings of the same model.
+    """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
     Names, splits, and what is known of the images stay. Of the store that the run was trained on, or one with its
     images, the new store calls usable the labels that training used; another keeps its own.

@@ -22,7 +22,7 @@ from labelkit.store.schema import name_bytes
 
 @dataclass(frozen=True)
 class ViewDraws:
-    """Augmented views to embed of each image: their number, recipe and seed.
+    """Augmented views to embed for each image: their number, recipe and seed.
 
     Attributes:
         count: of them.
@@ -73,7 +73,7 @@ class ViewDraws:
 
 
 def view_keys(sample_ids: Sequence[str]) -> NDArray[np.int64]:
-    """Return a random-number key (n,) for each image, from its name, so that other images change nothing."""
+    """Return a random-number key (n,) for each image that depends on its name alone."""
     digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
     return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 

@@ -326,7 +326,7 @@ def write_requested(
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:
-    """Return the mean, the sample standard deviation and the list of some numbers; null deviation for one number."""
+    """Return numbers with their mean and their sample standard deviation, which is null for a single number."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}

@@ -169,7 +169,7 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
 
 
 def layer_depth(name: str, depth: int) -> int:
-    """Return the depth of a backbone parameter below the feature pyramid, in blocks and what follows them."""
+    """Return the number of layers (blocks and final norm) between a backbone parameter and the feature pyramid."""
     if not depth or not name.startswith("backbone.backbone.net."):
         return 0
     block = _BLOCK.search(name)

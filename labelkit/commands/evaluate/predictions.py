@@ -31,7 +31,7 @@ _CURVE_POINTS = 100
 
 
 def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
-    """Evaluate predictions: reliability before and after calibration, risk-coverage, and old and new classes.
+    """Evaluate predictions by reliability before and after calibration, by risk-coverage, and by old and new classes.
 
     Raises:
         StoreError: the store has no truth for the rows answered, or the result is no answer.

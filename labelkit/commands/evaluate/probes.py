@@ -44,7 +44,7 @@ def resized(size: int) -> int:
 
 
 def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Crop the center of images (b, c, s, s), or with ``ten`` also the corners, each mirrored too if ``mirror``."""
+    """Crop the center of images (b, c, s, s), or with ``ten`` the corners and center, also mirrored if ``mirror``."""
     far = images.shape[-1] - size
     middle = round(far / 2)
     places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []

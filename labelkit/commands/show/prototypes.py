@@ -30,7 +30,7 @@ _NOTE = (
 
 
 def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
-    """Draw, for a few images, where their patches attend to the prototypes with the most attention.
+    """Draw where the patches of a few images attend to the prototypes with the most attention.
 
     Raises:
         ConfigError: a row that is not there, or a picture that is and may not be replaced.

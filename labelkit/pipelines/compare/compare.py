@@ -326,7 +326,7 @@ def _plain(stats: dict[str, object] | None) -> str | None:
 
 
 def length_text(row: Row) -> str | None:
-    """Return the training length in words, with its share of the preset's and a mark if it ran over budget."""
+    """Return the training length in words, with its share of the preset's length and a mark if it is over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]

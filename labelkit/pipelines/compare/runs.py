@@ -85,7 +85,7 @@ def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **
 
 
 def judge_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
-    """Evaluate the embeddings of a store by kNN, k-means and retrieval, and by its classifier if it has one.
+    """Evaluate the embeddings of a store by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
         index: the store.

@@ -106,7 +106,7 @@ class Record:
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels that a person confirmed from ``check.csv`` and from the result of its command.
+    """Remove the labels that a person has confirmed, both from ``check.csv`` and from the result of its command.
 
     Args:
         table: as ``find mislabeled`` wrote it.

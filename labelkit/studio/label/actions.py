@@ -238,7 +238,7 @@ def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
 
 
 def labels_to_learn(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels to train on, (n,) int64, -1 = none: of single images, and of typical images of named groups.
+    """Return the labels to train on, (n,) int64, -1 = none: from single images and typical images of named groups.
 
     All images of a named group would be too many: what the groups got wrong would be learned as right.
 

@@ -353,7 +353,7 @@ def _number(value: object, key: str) -> int:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Open a TCP socket that listens at a host and port.
+    """Open a TCP socket that listens on a host and port.
 
     Raises:
         ResourceError: the address is not of this machine, or the port is in use.
