@@ -120,7 +120,7 @@ class VersionError(StoreError):
 
 
 class Refused(StoreError):  # noqa: N818 - named by the file format
-    """Error for a store with content that stores must not have."""
+    """Error for a store or output with values or structure that a store must not have."""
 
 
 class Damaged(StoreError):  # noqa: N818 - named by the file format

@@ -32,7 +32,7 @@ class Progress(Protocol):
     """Interface through which a command reports progress, messages and warnings."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
-        """Start a task of ``total`` units (None: unknown); tasks may nest."""
+        """Start a progress task of ``total`` units (None: unknown); tasks may nest."""
         ...
 
     def message(self, text: str) -> None:
@@ -62,7 +62,7 @@ class SilentProgress:
     """Progress that reports nothing, the default for library users."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
-        """Return a task that reports nothing."""
+        """Return a progress task that reports nothing."""
         return nullcontext(SilentTask())
 
     def message(self, text: str) -> None:

@@ -41,11 +41,11 @@ class Command:
 
     @property
     def help(self) -> str:
-        """Help text that ``--help`` shows above the options."""
+        """Help text of a command, shown by ``--help`` above the options."""
         return f"{self.text}\n\nExample: {self.example}"
 
     def config_class(self) -> type[StageConfig]:
-        """Import and return the options class of the command."""
+        """Import and return the options class of a command."""
         if not isinstance(self.config, str):
             return self.config
         loaded: type[StageConfig] = _load(self.config)
@@ -99,12 +99,12 @@ class Group:
 
     @property
     def commands(self) -> Mapping[str, Command]:
-        """Subcommands of the group, by name."""
+        """Subcommands of a group, by name."""
         return self.members() if callable(self.members) else self.members
 
     @property
     def help(self) -> str:
-        """Help text that ``--help`` shows above the subcommands."""
+        """Help text of a group of commands, shown by ``--help`` above the list of them."""
         return f"{self.summary}\n\nExample: {self.example}"
 
 

@@ -53,7 +53,7 @@ class _Clusters:
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
-    """Cluster the embeddings of a store with the algorithm that the options belong to.
+    """Cluster the embeddings of a store with the algorithm of the given options.
 
     Returns:
         The result file, sizes and inertia.

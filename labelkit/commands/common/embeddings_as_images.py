@@ -72,7 +72,7 @@ class RowData:
         return store_listing(self.store)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
-        """Return a bank with the embeddings of the listed samples, in the order of the listing."""
+        """Return a training bank that serves the embeddings of the listed samples, in their order."""
         return RowBank(
             dataset,
             self.features_of(dataset),

@@ -81,7 +81,7 @@ def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str
 
 
 class Gate:
-    """Limits for the scores of a command, read before the work so that a missing baseline is noticed early.
+    """Score limits that a command must meet, read before it runs so that a missing baseline is noticed early.
 
     Args:
         config: the options of the command.

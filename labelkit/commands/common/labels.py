@@ -58,7 +58,7 @@ def labels_to_use(
     label_column: str | None = None,
     own_labels: bool = True,
 ) -> UsableLabels:
-    """Return the labels of some rows that a command may use, from the store and ``--labels``, if there are any.
+    """Return the labels that a command may use for some rows, from the store and ``--labels``, if there are any.
 
     A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
     the file's counts, and a message says of how many images they differ. A result of this store stands alone, since

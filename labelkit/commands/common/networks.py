@@ -136,14 +136,14 @@ class TrainedRun:
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return ``ModelIdentity.trained_labels`` of a run, according to its ``split.json``."""
+    """Return which images' labels a run was trained with, as ``ModelIdentity.trained_labels`` has them."""
     known = saved.get("trained_labels")
     # an earlier version wrote names alone
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
 def trained_labels_of(weights: Path) -> str:
-    """Return which labels the run that contains a weights file was trained with; empty outside of a run."""
+    """Return which images' labels the run containing a weights file was trained with; empty outside of a run."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))

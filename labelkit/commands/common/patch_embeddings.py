@@ -68,7 +68,7 @@ def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.
 
 
 def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Draw the patches to keep of each image: (m, c) sorted cells that depend only on seed and row."""
+    """Choose random patches to keep of each image: (m, c) sorted cells that depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))

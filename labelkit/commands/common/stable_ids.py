@@ -117,7 +117,7 @@ class StableIds:
         return new
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the arrays that a result stores on earlier ids; none without an earlier run."""
+        """Return the array of retired ids that a result stores; none without an earlier run."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
     def params(self) -> dict[str, object]:

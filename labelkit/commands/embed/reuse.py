@@ -66,7 +66,7 @@ _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
-    """Check that a store has the embeddings that the plan would compute for the same images.
+    """Check that a store has the embeddings that an embedding plan would compute for the same images.
 
     The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
     device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and

@@ -62,7 +62,7 @@ class ViewDraws:
         return cls(config.views, recipe, config.view_seed, spec)
 
     def record(self) -> dict[str, Any]:
-        """Return the description of the views that a store records, as plain JSON."""
+        """Return the description of augmented views that a store records, as plain JSON."""
         unchanged = asdict(ViewSpec(self.spec.size))
         numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
         return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}

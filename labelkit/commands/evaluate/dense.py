@@ -122,7 +122,7 @@ def whole_batches(frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np
 
 @dataclass(frozen=True)
 class DenseInput:
-    """Network and data set of a dense evaluation.
+    """Network and data set for an evaluation of patch features.
 
     Attributes:
         frozen: the network.
@@ -138,7 +138,7 @@ class DenseInput:
 
 
 def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
-    """Load the network and the data set of a dense evaluation.
+    """Load the network and the data set for an evaluation of patch features.
 
     Args:
         config: the options.
@@ -298,7 +298,7 @@ class MaskScores:
         )
 
     def values(self) -> dict[str, object]:
-        """Return the scores as plain JSON."""
+        """Return the segmentation scores as plain JSON."""
         return {
             "mean_iou": self.mean_iou,
             "pixel_accuracy": self.pixel_accuracy,

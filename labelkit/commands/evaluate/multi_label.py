@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import make_crops, resized
+from labelkit.commands.evaluate.probes import make_crops, resize_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
@@ -159,7 +159,7 @@ def _images(
     if split not in dataset.split_names:
         raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
     chosen = dataset.select(dataset.in_split(split))
-    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resized(size), device=runtime.device)
+    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resize_side(size), device=runtime.device)
     bank.check(0.0)
     assert chosen.presence is not None
 
@@ -220,7 +220,7 @@ def _score(
     slots[rows] = np.arange(len(rows))
     sums = np.zeros((len(rows), images.presence.shape[1]))
     random = config.crops == "random-ten"
-    whole = ViewSpec(resized(size), resize_ratio=1.0)
+    whole = ViewSpec(resize_side(size), resize_ratio=1.0)
     with current_progress().task("score", total=len(rows) * (_RANDOM_CROPS if random else 1)) as task:
         for number in range(_RANDOM_CROPS if random else 1):
             # keys that no training view has: those count from the other end

@@ -38,7 +38,7 @@ from labelkit.training.devices import Runtime
 _RESIZED = 256 / 224
 
 
-def resized(size: int) -> int:
+def resize_side(size: int) -> int:
     """Return the side that images are resized to before they are cropped to ``size``: 256 for 224."""
     return round(size * _RESIZED)
 
@@ -289,7 +289,7 @@ def _images(
     max_bad_fraction: float,
 ) -> _Images:
     spec = network.input_spec
-    base = resized(spec.size)
+    base = resize_side(spec.size)
     bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
     bank.check(max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
@@ -382,7 +382,7 @@ def _score(
 ) -> list[_Score]:
     """Accuracy of each probe, its outputs averaged over the crops of an image."""
     size = network.input_spec.size
-    view = ViewSpec(resized(size), resize_ratio=1.0)
+    view = ViewSpec(resize_side(size), resize_ratio=1.0)
     ten = config.crops == "ten"
     for probe in probes:
         probe.eval()

@@ -44,7 +44,7 @@ class _Export:
     single: NDArray[Any] | None = None
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield the embeddings in blocks of rows."""
+        """Yield the embeddings to export in blocks of rows."""
         assert self.embeddings is not None
         step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
         for start in range(0, len(self.embeddings), step):

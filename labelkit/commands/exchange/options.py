@@ -185,12 +185,12 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @property
     def kind(self) -> str:
-        """Suffix of the file to write, in lower case."""
+        """Suffix of the exported file, in lower case."""
         return f".{self.format}" if self.out is None else self.out.suffix.lower()
 
     @property
     def file(self) -> Path:
-        """File to write, next to ``photos.h5``: ``photos.npy``, ``photos.labels.csv`` or ``photos.RESULT.csv``."""
+        """File to export to, next to ``photos.h5``: ``photos.npy``, ``photos.labels.csv`` or ``photos.RESULT.csv``."""
         if self.out is not None:
             return self.out
         part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")

@@ -56,7 +56,7 @@ class Duplicates:
     clusters: NDArray[np.int64]
 
     def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return each cluster of duplicates as (number, ``copies`` or ``burst``, positions), sorted by number."""
+        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``burst``, positions of the images)."""
         found: dict[int, tuple[str, dict[int, None]]] = {}
         for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
             _, places = found.setdefault(cluster, ("burst" if KINDS[kind] == "burst" else "copies", {}))

@@ -53,17 +53,17 @@ class Curves:
     values: dict[str, list[float]]
 
     def row(self, step: int) -> list[Cell]:
-        """Return the table row of an update: its step and epoch as in ``metrics.jsonl``, then the values."""
+        """Return a table row for an update: its step and epoch as in ``metrics.jsonl``, then the scheduled values."""
         return [step + 1, self.plan.at(step).epoch, *(value(step) for value in self.at.values())]
 
     @property
     def columns(self) -> list[str]:
-        """Return the column headings of the table rows."""
+        """Return the column headings of a table of scheduled values."""
         return ["step", "epoch", *self.at]
 
 
 def show_schedule(config: RunConfig) -> SimpleResult:
-    """Show, plot or write the learning rates and other values that a training would use, without training.
+    """Show, plot or write how learning rates and other values change during a training, without training.
 
     The config is one that ``schedule_options`` made.
 

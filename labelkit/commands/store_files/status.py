@@ -27,7 +27,7 @@ _SHOWN_METRICS = 12
 
 @dataclass(frozen=True)
 class StatusReport(SimpleResult):
-    """Result of ``labelkit status`` or ``verify``, with the fault to end with.
+    """Result of ``labelkit status`` or ``labelkit verify``, with the error to end the command with, if any.
 
     Attributes:
         fault: why a store or its patches cannot be used, to end with; ``None``: they can, or are not there yet.

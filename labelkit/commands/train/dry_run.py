@@ -50,7 +50,7 @@ class FrozenScore:
     classifier: str
 
     def describe(self) -> str:
-        """Describe the score in words."""
+        """Describe the accuracy on hidden labels in words."""
         return (
             f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
             f"{percent(self.high)}), by {self.classifier}"

@@ -60,7 +60,7 @@ class Reuse:
     seconds: float
 
     def describe(self) -> str:
-        """Describe the size and estimated duration of the cache in words."""
+        """Describe the size and estimated duration of a feature cache in words."""
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
         return (
             f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "

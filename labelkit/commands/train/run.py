@@ -82,7 +82,7 @@ OWN_CODE = "own_method"
 
 
 def train_method(config: RunConfig) -> SimpleResult:
-    """Train the method that the options belong to, and return a summary of the run.
+    """Train the method of the given options, and return a summary of the run.
 
     Returns:
         The run folder, the metrics of the last epoch and where the checkpoints are.

@@ -64,7 +64,7 @@ class Row:
     failures: dict[int, str] = field(default_factory=dict)
 
     def mean(self, *keys: str) -> dict[str, object] | None:
-        """Return the mean, standard deviation and values of one number over the runs; ``None`` if no run has it."""
+        """Return mean, standard deviation and values of one number over a method's runs; ``None`` if no run has it."""
         values = []
         for run in self.runs:
             found: Any = run
@@ -75,19 +75,19 @@ class Row:
         return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
-        """Return the mean and standard deviation of each evaluation score over the runs."""
+        """Return the mean and standard deviation of each evaluation score over a method's runs."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
         return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
 
     def labels_text(self) -> str:
-        """Return in words how many labels the method used for training."""
+        """Return in words how many labels a method used for training."""
         if not self.runs or self.kind == "none":
             return self.kind
         labels, classes = self.runs[0]["labels"], self.runs[0]["labeled_classes"]
         return f"all {labels:,}" if self.kind == "all" else f"{labels:,} of {classes} classes"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the row as a dictionary that can be written as JSON."""
+        """Return a method's row of the comparison as a dictionary for JSON."""
         return {
             "method": self.name,
             "labels": self.labels_text(),

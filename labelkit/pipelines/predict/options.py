@@ -95,7 +95,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         return self
 
     @property
-    def written_as(self) -> str:
+    def output_format(self) -> str:
         """Output format: ``format`` if it is set, else inferred from ``out``."""
         if self.format is not None:
             return self.format

@@ -303,7 +303,7 @@ def _result(
     if truth:
         values["judged"] = _judged(source, predictions, truth)
     table = Table("", COLUMNS, [line.texts() for line in predictions])
-    text = {"csv": _csv, "jsonl": _json_lines}.get(config.written_as, lambda lines: "")(predictions)
+    text = {"csv": _csv, "jsonl": _json_lines}.get(config.output_format, lambda lines: "")(predictions)
     made: tuple[Path, ...] = ()
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))

@@ -86,7 +86,7 @@ class _File(BaseModel):
 
 
 def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
-    """Return the published numbers of a row by name; a single number belongs to the first value."""
+    """Return the published numbers of a table row by value name; a single number belongs to the first name."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
 
@@ -221,7 +221,7 @@ IN_DATA_ROOT = "{data_root}/"
 
 
 def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows of a table whose names match the given parts; all rows for ``None``.
+    """Return the rows of a published table whose names match the given parts; all rows for ``None``.
 
     Raises:
         ConfigError: a part that is in no name, or in several.
@@ -252,7 +252,7 @@ def _without_spaces(name: str) -> str:
 
 
 def row_inputs(row: Row) -> set[str]:
-    """Return the inputs that the commands of a row read: data sets, and files in the data folder."""
+    """Return the inputs that a table row's commands read: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
@@ -278,7 +278,7 @@ def complete_command(
     here: Path,
     seed: int,
 ) -> list[str]:
-    """Fill in a command of a table: paths, data set names, and for ``train`` also device, seed and output folder."""
+    """Fill in a table's command: paths, data set names, and for ``train`` also device, seed and output folder."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     for place in dataset_places(words):
         filled[place] = named[words[place]]
@@ -289,7 +289,7 @@ def complete_command(
 
 
 def with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Set options of a command, replacing existing values; an empty value makes a flag without argument."""
+    """Return a command with options set, replacing existing values; an empty value makes a flag without argument."""
     kept, at = [], 0
     while at < len(words):
         word, name = words[at], words[at].removeprefix("--")

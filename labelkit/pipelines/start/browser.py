@@ -80,7 +80,7 @@ def _read_again(folder: Path, noted: dict[str, Any]) -> None:
 
 
 def browser_labels(record: Record) -> list[WrittenLabel]:
-    """Return the labels of the last browser session that no call has read yet; a removed label has an empty text."""
+    """Return the labels of the last browser session that ``start`` has not read yet; removed labels are empty."""
     noted = record.steps.get(_STEP, {}).get("values", {})
     store = record.path.with_name(str(noted.get("store")))
     if not noted or noted.get("done") or not store.is_file():

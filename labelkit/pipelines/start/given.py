@@ -329,7 +329,7 @@ class OwnTables:
         self._read: dict[Path, str] = {}
 
     def read(self, path: Path) -> list[WrittenLabel]:
-        """Read the labels in a table; return an empty list if the table is missing or has no rows."""
+        """Read the labels in a table that ``start`` wrote; return an empty list if it is missing or has no rows."""
         if not path.is_file():
             return []
         self._read[path] = sha256_file(path)  # first: who saves it now saves another one
@@ -381,7 +381,7 @@ class OwnTables:
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:
-        """Remove tables, except those that changed since they were read."""
+        """Remove tables that ``start`` wrote, except those that changed since they were read."""
         for name in names:
             if self.may_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)

@@ -81,7 +81,7 @@ class Record:
         files: Sequence[Path],
         values: Mapping[str, Any],
     ) -> None:
-        """Record a finished step and save the file.
+        """Record a finished step of ``start`` and save the record.
 
         Args:
             name: of the step.
@@ -95,7 +95,7 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Write the record to ``start.json``.
+        """Write the record of finished steps to ``start.json``.
 
         Raises:
             ResourceError: no room, no permission.
@@ -137,7 +137,7 @@ def digest(value: object) -> str:
 
 
 def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
-    """Return the last round whose result exists; ``None`` if no round finished.
+    """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
 
     Args:
         rounds: of the record.

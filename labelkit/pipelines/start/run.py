@@ -92,7 +92,7 @@ class _Round:
 
     @property
     def store(self) -> Path:
-        """Path of the store that holds the embeddings of this round's photos."""
+        """Path of the store that holds the embeddings of a round's photos."""
         return self.folder / str(self.record["store"])
 
     @property
@@ -528,7 +528,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
 
 
 def command_line(config: StageConfig) -> str:
-    """Return the command line that runs a step, with only the options that differ from their defaults."""
+    """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
     return " ".join(f"'{word}'" if " " in word else word for word in ("labelkit", *command_words(config)))
 
 

@@ -293,7 +293,7 @@ class Changes:
     guessed_right: int
 
     def to_json(self) -> dict[str, int]:
-        """Return the counts by name."""
+        """Return the numbers of changed predictions by kind of change."""
         names = ("photos", "other_label", "now_answered", "now_unsure", "labeled", "guessed_right")
         return {name: getattr(self, name) for name in names}
 

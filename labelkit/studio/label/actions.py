@@ -42,7 +42,7 @@ class InvalidStep(ValueError):  # noqa: N818 - what it is, as the page calls it
 
 @dataclass(frozen=True)
 class Step:
-    """One validated step of a labeling action.
+    """Validated step of a labeling action, such as naming a group or moving images.
 
     Attributes:
         do: its kind, see the top of this file.
@@ -59,7 +59,7 @@ class Step:
     value: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as JSON in the form that the page uses."""
+        """Return a labeling step as JSON in the form that the page uses."""
         whole = {"do": self.do, "rows": list(self.rows), "group": self.group, "name": self.name, "value": self.value}
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
@@ -158,7 +158,7 @@ class LabelingState:
         return labels, (self.hand < 0) & (labels >= 0)
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Check that steps are valid in the current state, before any of them is applied.
+        """Check that labeling steps are valid in the current state, before any of them is applied.
 
         Raises:
             InvalidStep: a group is not there, a new one has not the next number, or nothing goes into it.
@@ -175,7 +175,7 @@ class LabelingState:
                 raise InvalidStep(f"there is no group {step.group}")
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
-        """Apply steps, and return the steps that undo them in the order to apply.
+        """Apply labeling steps, and return the steps that undo them in the order to apply.
 
         Raises:
             InvalidStep: see ``check``; nothing was done.

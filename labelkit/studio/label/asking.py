@@ -96,7 +96,7 @@ class RequestState:
     changed: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state of the request as JSON for the labeling pages."""
+        """Return the state of a prediction request as JSON for the labeling pages."""
         return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
 
 
@@ -120,7 +120,7 @@ class BackgroundPredictor:
         self._stopped = False
 
     def start(self, *, by: str, client: str) -> None:
-        """Start predicting in a background thread.
+        """Start predicting again from the labels so far, in a background thread.
 
         Raises:
             InvalidStep: a question runs, or there is nothing to learn from.

@@ -55,7 +55,7 @@ class BrowsedStore:
     places: NDArray[np.uint16]
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return the data that the page's script loads, in the format of a report page."""
+        """Return the data that the labeling page's script loads, in the format of a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         grouping = self.grouping
@@ -69,7 +69,7 @@ class BrowsedStore:
             "names": self.images.names,
             "classes": [],
             "splits": [],
-            "groups": [{"name": name, "known": name in session.known} for name in work.group_names],
+            "groups": [{"name": name, "known": name in session.known_groups} for name in work.group_names],
             "measure": "" if grouping is None else grouping.measure,
             "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[self.store.metric],
             "neighbors": 0,

@@ -210,12 +210,12 @@ class LabelServer:
         )
 
     async def page(self, request: Request) -> Response:
-        """Return the HTML page, which contains no data of the store except its name."""
+        """Return the HTML of the labeling page, which contains no data of the store except its name."""
         headers = {**_HEADERS, "Content-Security-Policy": self._policy}
         return HTMLResponse(self._page, headers=headers)
 
     async def data(self, request: Request) -> Response:
-        """Return all data that the page shows, as JSON."""
+        """Return all data that the labeling page shows, as JSON."""
 
         def made() -> bytes:
             with self._data:
@@ -231,7 +231,7 @@ class LabelServer:
         return JSONResponse({"suggested": found}, headers=_HEADERS)
 
     async def changes(self, request: Request) -> Response:
-        """Return the actions committed after the round in the query."""
+        """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
             return _refuse(400, "since is the number of a round")
@@ -246,7 +246,7 @@ class LabelServer:
         )
 
     async def undo(self, request: Request) -> Response:
-        """Undo the action in the request."""
+        """Undo the labeling action that the request names."""
         return await self._do(
             request, ("round",), lambda told, who: self.session.undo(_number(told["round"], "round"), **who)
         )

@@ -69,7 +69,7 @@ class CommittedAction:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the action as JSON for the labeling pages."""
+        """Return a labeling action as JSON for the pages."""
         return {
             "round": self.round,
             "kind": self.kind,
@@ -126,7 +126,7 @@ class Session:
         params: dict[str, Any],
         round_before: int,
     ) -> Session:
-        """Create a session without actions from existing labels and groups; nothing is written yet.
+        """Create a labeling session from existing labels and groups, without writing anything yet.
 
         Args:
             store: the store.
@@ -150,17 +150,17 @@ class Session:
         return cls(store, name, work, rounds, params, first_round=round_before)
 
     @property
-    def known(self) -> set[str]:
+    def known_groups(self) -> set[str]:
         """Names of the groups that are names of classes, according to the result that made the groups."""
         return {str(name) for name in self._params.get("known", [])}
 
     @property
     def round(self) -> int:
-        """Number of the last committed action."""
+        """Number of the last committed labeling action."""
         return self.log[-1].round if self.log else self._first
 
     def actions_since(self, number: int) -> list[CommittedAction]:
-        """Return the actions committed after round ``number``."""
+        """Return the labeling actions committed after round ``number``."""
         with self._lock:
             return [done for done in self.log if done.round > number]
 
@@ -186,7 +186,7 @@ class Session:
     def act_on(
         self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
     ) -> CommittedAction | None:
-        """Plan an action from the current state, apply it, and commit it; return ``None`` if the plan has no steps.
+        """Plan a labeling action from the current state, and commit it; return ``None`` if nothing is planned.
 
         Args:
             kind: what is done, for the history.
@@ -212,7 +212,7 @@ class Session:
             return copy_state(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
-        """Undo an action, and commit the undo as a new action.
+        """Undo a labeling action, and commit the undo as a new action.
 
         Raises:
             InvalidStep: there is no such action, or it was taken back.
@@ -264,7 +264,7 @@ class Session:
             raise Conflict(theirs, sorted(both_rows), sorted(both_groups))
 
     def write(self) -> None:
-        """Write the labels and the history of the session to its result.
+        """Write the labels and the history of a labeling session to its result.
 
         Raises:
             Mismatch: the result on the disk is not the one that this session wrote.

@@ -80,7 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """Counts of known, new and unsure predictions in a result, and how many to expect right.
+    """Numbers of known, new and unsure predictions in a result, and how many are expected to be correct.
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.

@@ -28,7 +28,7 @@ _DOUBTFUL_MARGIN = 0.1
 
 @dataclass(frozen=True)
 class WorkStart:
-    """Initial data for labeling in a page: likely groups and suggested images.
+    """Initial data of a labeling page: likely groups and suggested images.
 
     Attributes:
         key: what the browser keeps the work under: other images or groups begin anew.
@@ -52,7 +52,7 @@ def start_work(
     choices: NDArray[np.int16],
     suggested: tuple[tuple[int, str], ...] = (),
 ) -> WorkStart:
-    """Collect the initial data for labeling in a page.
+    """Collect the initial data of a labeling page.
 
     Args:
         store: the store.

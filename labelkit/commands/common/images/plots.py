@@ -235,7 +235,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
 
 @dataclass(frozen=True)
 class MapPanel:
-    """Panel of a map plot: the points discovered by a certain round, and which of them are wrong.
+    """Panel of a map plot, with the points discovered so far and those known to be wrong.
 
     Attributes:
         title: above it.

@@ -38,7 +38,7 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
 
 
 def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """List the images that a store was embedded from, so that they can be found by name.
+    """Open the data set that the images of a store come from, to find its images by name.
 
     Args:
         store: the store.
