@@ -21,7 +21,7 @@ _EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Check:
-    """Score compared with its limit.
+    """Comparison of one score with its limit.
 
     Attributes:
         score: name, with what it is of: ``head/test/all_accuracy``.

@@ -96,7 +96,7 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
 
 
 def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read a result of kind ``labels`` by its name.
+    """Read the labels that are stored as a result of a store, given the name of the result.
 
     Raises:
         StoreError: there is none of this name, or it holds something else.

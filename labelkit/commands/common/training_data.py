@@ -329,7 +329,7 @@ def _prepare_one(config: DataConfig) -> PreparedData:
 def prepare_listing(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
 ) -> PreparedData:
-    """Choose the images and usable labels of a data set whose splits are settled.
+    """Choose the images and usable labels of a data set that is already split.
 
     Args:
         config: the options.

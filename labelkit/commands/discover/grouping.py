@@ -27,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of images of a store, of which the known ones are named by a class.
+    """Groups of a store's images, with a class name for each known group.
 
     Attributes:
         name: of the result.

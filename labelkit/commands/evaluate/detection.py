@@ -212,7 +212,7 @@ def detect(
     num_workers: int = 0,
     advance: Callable[[int], None] = lambda number: None,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images; return them as `labelkit.data.object_images.coco_scores` takes them.
+    """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
 
     Args:
         detector: in evaluation mode.
@@ -320,7 +320,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
 
 
 def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
-    """Return the annotated objects of images, as `coco_scores` takes them.
+    """Return the annotated objects of images, in the format that `coco_scores` takes.
 
     Raises:
         DatasetError: an outline cannot be read.
