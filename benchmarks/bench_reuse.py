@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from labelkit.commands.common.training_data import prepare_data
-from labelkit.commands.train.reuse import plan_reuse, stand_in
+from labelkit.commands.train.reuse import plan_reuse, timing_bank
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
@@ -86,7 +86,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
             plan = plan_reuse(method, bank, config, runtime, phase)
             assert plan is not None
             seconds = plan.seconds / len(bank.rows)
-            source = stand_in(method, bank, config, runtime, plan)
+            source = timing_bank(method, bank, config, runtime, plan)
         assert isinstance(source, CachedViewBank) == reuse
         norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
         loader = TrainLoader(

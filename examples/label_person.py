@@ -41,7 +41,7 @@ from labelkit.commands.suggest.suggest import suggested_rows
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import Step, Work, labels_to_learn
+from labelkit.studio.label.actions import LabelingState, Step, labels_to_learn
 
 WAYS = ("random", "suggested", "groups", "fine groups", "fine, marked")
 CHECKED = (10, 20, 50, 100, 200)
@@ -65,7 +65,9 @@ class Person:
         count = int(groups.max()) + 1
         none = np.full(store.n, -1, dtype=np.int64)
         names = [f"group {number}" for number in range(count)]
-        self.work = Work(list(store.class_names), none, np.zeros(store.n, bool), groups.copy(), names, [-1] * count)
+        self.work = LabelingState(
+            list(store.class_names), none, np.zeros(store.n, bool), groups.copy(), names, [-1] * count
+        )
         self.order = {number: self._nearest(number) for number in range(count)}
 
     def _nearest(self, group: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from labelkit.errors import Interrupted
 
 
 def run() -> None:
-    """Run the console script ``labelkit``; set up the streams before anything opens a file."""
+    """Run the console script ``labelkit``, setting up the standard streams before any file is opened."""
     prepare()
     try:
         from labelkit.cli.main import main

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder; it need not exist yet.
+    """Return the user's cache folder, which may not exist yet.
 
     ``$LABELKIT_CACHE``, else ``$XDG_CACHE_HOME/labelkit``, else ``~/.cache/labelkit``.
     """

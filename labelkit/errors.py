@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 
 class LabelkitError(Exception):
-    """A user-facing error that says where, what, and how to fix it.
+    """Error that a user can cause, with its location, the problem and a remedy.
 
     Args:
         where: file, option or row, e.g. ``cub.h5:/labels``.
@@ -54,36 +54,36 @@ class LabelkitError(Exception):
         return text
 
     def to_json(self) -> dict[str, object]:
-        """Return what kind of error it is, where, problem and remedy."""
+        """Return the error's class name, location, problem and remedy as a dictionary."""
         return {"error": type(self).__name__, "where": self.where, "problem": self.problem, "remedy": self.remedy}
 
 
 class ConfigError(LabelkitError):
-    """An option, preset or config file that cannot be used."""
+    """Error for an option, preset or config file that cannot be used."""
 
     exit_code = 2
 
 
 class OutputExistsError(ConfigError):
-    """A file, folder, store or result that is to be written is there already, and is not to be replaced."""
+    """Error for an output (file, folder, store or result) that already exists and must not be replaced."""
 
 
 class InputError(LabelkitError):
-    """An input that cannot be used."""
+    """Error for an input that cannot be used."""
 
     exit_code = 3
 
 
 class DatasetError(InputError):
-    """Images, labels or splits that cannot be used."""
+    """Error for images, labels or splits that cannot be used."""
 
 
 class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Nothing of a named data set is where it was looked for."""
+    """Error for a named data set of which no file was found."""
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """A named data set is there in part, or not where its layout wants it.
+    """Error for a named data set that is incomplete or not in the expected layout.
 
     Args:
         where: the set, or one of its files.
@@ -108,65 +108,65 @@ class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing c
 
 
 class StoreError(InputError):
-    """An embedding store or a result that cannot be used."""
+    """Error for an embedding store or a result that cannot be used."""
 
 
 class NotAStore(StoreError):  # noqa: N818 - named by the file format
-    """The file is something else."""
+    """Error for a file that is not an embedding store."""
 
 
 class VersionError(StoreError):
-    """Written by a newer labelkit, or needs a feature this one lacks."""
+    """Error for a store that a newer labelkit wrote, or that needs a feature this version lacks."""
 
 
 class Refused(StoreError):  # noqa: N818 - named by the file format
-    """Holds something that a store must not hold."""
+    """Error for a store or output with values or structure that a store must not have."""
 
 
 class Damaged(StoreError):  # noqa: N818 - named by the file format
-    """Bytes differ from what was written."""
+    """Error for a store whose bytes differ from what was written."""
 
 
 class Mismatch(StoreError):  # noqa: N818 - named by the file format
-    """Two files do not belong together: rows, model or digest."""
+    """Error for two files that do not belong together by their rows, model or digest."""
 
 
 class CheckpointError(InputError):
-    """A run folder or a weights file that cannot be used."""
+    """Error for a run folder or weights file that cannot be used."""
 
 
 class CheckpointDamaged(CheckpointError):  # noqa: N818 - named as for stores
-    """Bytes of a checkpoint differ from what was written."""
+    """Error for a checkpoint whose bytes differ from what was written."""
 
 
 class CheckpointMismatch(CheckpointError):  # noqa: N818 - named as for stores
-    """A checkpoint of another method, shape or configuration."""
+    """Error for a checkpoint of another method, shape or configuration."""
 
 
 class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
-    """A weights file that holds more than tensors."""
+    """Error for a weights file that contains more than tensors."""
 
 
 class DivergenceError(LabelkitError):
-    """Training failed: non-finite values, explosion, or collapse."""
+    """Error for a training that failed by non-finite values, explosion or collapse."""
 
     exit_code = 4
 
 
 class ResourceError(LabelkitError):
-    """Disk full, no permission, a folder that vanished, a device that is not there."""
+    """Error for a missing resource: a full disk, no permission, a folder that vanished, or no such device."""
 
     exit_code = 5
 
 
 class BusyError(LabelkitError):
-    """Another run holds this output."""
+    """Error for an output that another run is writing."""
 
     exit_code = 6
 
 
 class GateError(LabelkitError):
-    """A threshold that was asked for is not met."""
+    """Error for a score that misses its required threshold."""
 
     exit_code = 10
 
@@ -176,7 +176,7 @@ BROKEN_PIPE_SIGNAL = 13
 
 
 class Interrupted(BaseException):
-    """A signal asked the command to stop; ``exit_code`` is 128 + its number."""
+    """Exception that a signal raises to stop the command; ``exit_code`` is 128 + its number."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -187,7 +187,7 @@ class Interrupted(BaseException):
 def output_exists(
     where: object, *options: str, state: str = "", instead: str = "", note: str = "", replaceable: bool = True
 ) -> OutputExistsError:
-    """Return the error about an output that is there already, in the words that all commands use.
+    """Build the error for an output that already exists, worded alike for all commands.
 
     Args:
         where: the file, folder, store or result.
@@ -205,7 +205,7 @@ def output_exists(
 
 
 def resource_error(error: OSError, where: str) -> ResourceError:
-    """Translate an ``OSError`` met while writing into what a user can act on."""
+    """Convert an ``OSError`` raised while writing into an error with a remedy for the user."""
     remedies = {
         errno.ENOSPC: ("the disk is full", "Free some space or choose another place, then run the same command again."),
         errno.EDQUOT: ("the disk quota is used up", "Free some space or choose another place."),

@@ -27,11 +27,11 @@ _MOST_NAMES = 10_000
 
 
 class NotRegularError(OSError):
-    """A pipe, device or socket, which is never read."""
+    """Error for a pipe, device or socket, which labelkit never reads."""
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading; never waits, as opening a named pipe would.
+    """Open a regular file for reading, without waiting as a named pipe would.
 
     Raises:
         OSError: there is none, it is not a regular file, or the system does not let us read it.
@@ -50,7 +50,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 
 
 def similar_name(path: Path) -> Path | None:
-    """Return a similarly named neighbor of a missing path; ``None`` without one."""
+    """Return the path most similar to a missing one in the same folder; ``None`` if there is none."""
     try:
         with os.scandir(path.parent) as entries:  # of very many, some will do
             beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
@@ -62,18 +62,18 @@ def similar_name(path: Path) -> Path | None:
 
 
 def missing_path_remedy(path: Path) -> str:
-    """Return the remedy for a missing path."""
+    """Return the remedy text for a missing path, with a similar name if there is one."""
     near = similar_name(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
 def missing_store_remedy(path: Path) -> str:
-    """Return the remedy for a missing store."""
+    """Return the remedy text for a missing store, with the command that makes one."""
     return f"{missing_path_remedy(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """Return the content of a regular file.
+    """Read the content of a regular file, up to a size limit.
 
     Args:
         path: of the file.
@@ -90,7 +90,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 
 
 def decode_table(raw: bytes, *, cut: bool = False) -> str:
-    """Return the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
+    """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
 
     Args:
         raw: the bytes.
@@ -104,7 +104,7 @@ def decode_table(raw: bytes, *, cut: bool = False) -> str:
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a regular file as 64 hexadecimal digits.
+    """Return the SHA-256 digest of a regular file as 64 hexadecimal digits.
 
     Raises:
         OSError: it cannot be read.
@@ -117,7 +117,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text.
+    """Parse JSON text with limits on nesting and finite numbers only.
 
     Raises:
         ValueError: it is no JSON, is nested more than 64 deep, or has a number that is not finite.
@@ -137,7 +137,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-    """Return a JSON object.
+    """Parse a JSON object and check its keys.
 
     Args:
         text: the JSON.
@@ -154,7 +154,7 @@ def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] 
 
 
 def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Check that an object has some keys, with values of some types; ``float`` takes whole numbers, too.
+    """Check that an object has the required keys and types of values; ``float`` also takes whole numbers.
 
     Raises:
         ValueError: one is missing, or of another type.
@@ -169,7 +169,7 @@ def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, .
 
 
 def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
-    """Read and parse a JSON file.
+    """Read and parse a JSON file of limited size.
 
     Raises:
         OSError: it cannot be read, or is too large.
@@ -183,7 +183,7 @@ def read_object(
     keys: Mapping[str, type | tuple[type, ...]] | None = None,
     limit: int = MAX_JSON_BYTES,
 ) -> dict[str, Any]:
-    """Return the JSON object in a file; see ``parse_object``.
+    """Read a JSON object from a file and check its keys; see ``parse_object``.
 
     Raises:
         OSError: it cannot be read, or is too large.
@@ -193,7 +193,7 @@ def read_object(
 
 
 def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any] | None:
-    """Return a small record of a cache; ``None``: there is none.
+    """Read a small JSON record from a cache folder; return ``None`` if there is none.
 
     Raises:
         ValueError: it is damaged; whoever made it makes it again, and says so.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Percent(float):
-    """A share times 100. Its text has one decimal, ``97.1``; a program reads the number as it is."""
+    """Percentage that prints with one decimal, ``97.1``, and keeps its full precision as a number."""
 
     __slots__ = ()
 
@@ -14,10 +14,10 @@ class Percent(float):
 
 
 def percent(share: float) -> Percent:
-    """Return a share in percent: 0.97149 is shown as ``97.1``."""
+    """Convert a fraction to a percentage: 0.97149 prints as ``97.1``."""
     return Percent(100 * share)
 
 
 def percent_range(low: float, high: float) -> str:
-    """Return an interval of shares in percent, ``81.2 - 84.0``."""
+    """Format an interval of fractions in percent: ``81.2 - 84.0``."""
     return f"{percent(low)} - {percent(high)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy_getattr(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package.
+    """Return a module ``__getattr__`` that imports the names of a package on first use.
 
     Args:
         package: its name.

@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 
 
 def run() -> None:
-    """Start labelkit, and no other package of this name."""
+    """Start labelkit from the console script, even if another package shadows its name."""
     try:
         from labelkit.__main__ import run as start
     except ImportError:
@@ -27,7 +27,7 @@ def run() -> None:
 
 
 def editable_folder() -> str | None:
-    """Return the folder that an editable install points to; ``None``: it is no such install."""
+    """Return the folder of an editable install; ``None`` for any other install."""
     try:
         origin = json.loads(distribution("labelkit-images").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:

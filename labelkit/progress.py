@@ -17,62 +17,62 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """One piece of work with a length."""
+    """Progress bar of one task with a known or unknown number of units."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Report ``n`` more units done; ``info`` are the latest numbers to show next to them."""
+        """Report ``n`` more finished units; ``info`` holds the latest numbers to show with them."""
         ...
 
     def skip(self, n: int) -> None:
-        """Report ``n`` units that were done before or took no time; the time that is left does not follow from them."""
+        """Report ``n`` units that were already done or took no time, leaving them out of the time estimate."""
         ...
 
 
 class Progress(Protocol):
-    """Receives progress reports of a command."""
+    """Interface through which a command reports progress, messages and warnings."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
-        """Open a piece of work of ``total`` units (None: unknown); tasks may nest."""
+        """Start a progress task of ``total`` units (None: unknown); tasks may nest."""
         ...
 
     def message(self, text: str) -> None:
-        """Show one line worth keeping."""
+        """Show a one-line message that stays visible."""
         ...
 
     def warning(self, text: str) -> None:
-        """Show a warning that the user should act on, while work continues."""
+        """Show a warning that the user should act on, and continue."""
         ...
 
     def ask(self, question: str) -> str:
-        """Ask a person; the empty text: nobody is there, or the default is taken."""
+        """Ask the user a question; return an empty text if nobody is there or the default is taken."""
         ...
 
 
 class SilentTask:
-    """Reports nothing."""
+    """Progress task that reports nothing."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Ignore the call."""
+        """Ignore the report."""
 
     def skip(self, n: int) -> None:
-        """Ignore the call."""
+        """Ignore the report."""
 
 
 class SilentProgress:
-    """Reports nothing; what library users get."""
+    """Progress that reports nothing, the default for library users."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
-        """Return a task that reports nothing."""
+        """Return a progress task that reports nothing."""
         return nullcontext(SilentTask())
 
     def message(self, text: str) -> None:
-        """Ignore the call."""
+        """Ignore the message."""
 
     def warning(self, text: str) -> None:
-        """Ignore the call."""
+        """Ignore the warning."""
 
     def ask(self, question: str) -> str:
-        """Return the empty text: nobody is there."""
+        """Return an empty text, since there is nobody to ask."""
         return ""
 
 
@@ -81,13 +81,13 @@ _current: ContextVar[Progress] = ContextVar("labelkit_progress", default=_SILENT
 
 
 def current_progress() -> Progress:
-    """Return who listens in this context."""
+    """Return the progress object that receives the reports of the current context."""
     return _current.get()
 
 
 @contextmanager
 def use_progress(progress: Progress) -> Iterator[Progress]:
-    """Let ``progress`` listen inside the ``with`` block."""
+    """Send progress reports to ``progress`` inside the ``with`` block."""
     token = _current.set(progress)
     try:
         yield progress

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A command with options of its own.
+    """Command of ``labelkit`` with its options, help and the function that runs it.
 
     Attributes:
         text: what it does, in help and in the docstring of its Python function.
@@ -41,18 +41,18 @@ class Command:
 
     @property
     def help(self) -> str:
-        """What ``--help`` says above the options."""
+        """Help text of a command, shown by ``--help`` above the options."""
         return f"{self.text}\n\nExample: {self.example}"
 
     def config_class(self) -> type[StageConfig]:
-        """Import the options."""
+        """Import and return the options class of a command."""
         if not isinstance(self.config, str):
             return self.config
         loaded: type[StageConfig] = _load(self.config)
         return loaded
 
     def run(self, config: StageConfig) -> tuple[SimpleResult, LabelkitError | None]:
-        """Do the work; this loads what it needs.
+        """Check inputs and outputs, run the command, and return its result with the error to report after it, if any.
 
         Returns:
             What was found, and what is wrong with it: a limit that is not kept, a file that is damaged.
@@ -85,7 +85,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """A word with commands below it.
+    """Group of subcommands, such as those of ``labelkit cluster``.
 
     Attributes:
         summary: a line for the list of all commands.
@@ -99,17 +99,17 @@ class Group:
 
     @property
     def commands(self) -> Mapping[str, Command]:
-        """The commands by name."""
+        """Subcommands of a group, by name."""
         return self.members() if callable(self.members) else self.members
 
     @property
     def help(self) -> str:
-        """What ``--help`` says above the commands."""
+        """Help text of a group of commands, shown by ``--help`` above the list of them."""
         return f"{self.summary}\n\nExample: {self.example}"
 
 
 def all_commands() -> dict[tuple[str, ...], Command]:
-    """Return every command by the words after ``labelkit``, in the order of help."""
+    """Return all commands by their words after ``labelkit``, in the order of the help."""
     found: dict[tuple[str, ...], Command] = {}
     for name, entry in COMMANDS.items():
         if isinstance(entry, Group):
@@ -492,7 +492,7 @@ COMMANDS: dict[str, Command | Group] = {
         "Say how far a store that is embedded or a run that is trained is, and what of it is whole; changes nothing.",
         "labelkit status --index cub.h5",
         "labelkit.commands.store_files.options:StatusConfig",
-        "labelkit.commands.store_files.status:look_at",
+        "labelkit.commands.store_files.status:report_status",
         summary="Show the progress of a store or a run.",
     ),
     "verify": Command(

@@ -11,7 +11,7 @@ from labelkit.store.commit import commit_json
 
 
 def check_same_code(noted: Path, method: str, remedy: str) -> None:
-    """Compare the file of a method with the one that was noted, and note it if none was.
+    """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
 
     Args:
         noted: where its digest is kept; its folder is there.

@@ -123,7 +123,7 @@ def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> N
         def emit(self, record: logging.LogRecord) -> None:
             records.append(record)
 
-    monkeypatch.setattr("labelkit.commands.store_files.status.look_at", look)
+    monkeypatch.setattr("labelkit.commands.store_files.status.report_status", look)
     handler, logger = Kept(), logging.getLogger("labelkit")
     logger.addHandler(handler)
     try:
@@ -131,7 +131,7 @@ def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         logger.removeHandler(handler)
 
-    assert command.stage == "labelkit.commands.store_files.status:look_at"
+    assert command.stage == "labelkit.commands.store_files.status:report_status"
     assert [(record.levelno, record.getMessage()) for record in records] == [(logging.WARNING, "half of it is gone")]
 
 

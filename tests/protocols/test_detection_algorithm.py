@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.evaluate.detection import score, true_objects
+from labelkit.commands.evaluate.detection import score_detections, true_objects
 from labelkit.data.region_folders import load_coco_folder
 from labelkit.protocols.detection.average_precision import Boxes, average_precision, iou, voc_hits, voc_scores
 from tests.miniature_sets import GRAY, put
@@ -125,7 +125,7 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         for image, own, box, sure, runs in results
     ]
 
-    ours = score(dataset, true_objects(dataset, rows, masks=True), found, len(rows), masks=True)
+    ours = score_detections(dataset, true_objects(dataset, rows, masks=True), found, len(rows), masks=True)
 
     boxes = [
         {
@@ -144,4 +144,7 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         assert 0 < ours[part][0]["ap50"] <= 1
         # the mean of the classes that have objects is the score of all
         assert np.nanmean(ours[part][1]) == pytest.approx(ours[part][0]["ap"])
-    assert score(dataset, true_objects(dataset, rows, masks=False), [], len(rows), masks=False)["box"][0]["ap"] == 0
+    assert (
+        score_detections(dataset, true_objects(dataset, rows, masks=False), [], len(rows), masks=False)["box"][0]["ap"]
+        == 0
+    )

@@ -60,7 +60,7 @@ class _Balanced:
 
 
 def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> SimpleResult:
-    """Run ``labelkit cluster sinkhorn`` on some rows of a store.
+    """Cluster rows of a store into clusters of given sizes, as ``labelkit cluster sinkhorn`` does.
 
     Returns:
         The result file, sizes, marginal error, rounds.

@@ -53,7 +53,7 @@ class _Clusters:
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
-    """Run the clustering that the config belongs to.
+    """Cluster the embeddings of a store with the algorithm of the given options.
 
     Returns:
         The result file, sizes and inertia.
@@ -263,7 +263,7 @@ def semi_supervised_cluster(
     tol: float,
     exchange: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
-    """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
+    """Run semi-supervised k-means; return (ids, centroids, inertia, iterations, class of each cluster or -1)."""
     free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
     found = semi_supervised_kmeans(
         features.subset(free) if isinstance(features, StoredRows) else features[free],

@@ -45,18 +45,18 @@ class _Side:
     sizes: NDArray[np.int64]
 
     def name(self, number: int) -> str:
-        """Return id and name of a group."""
+        """Return the id of a group with its name, if it has one."""
         group = int(self.used[number])
         return str(group) if self.groups.names is None else f"{group} ({self.groups.name(group)})"
 
     def to_json(self, number: int) -> dict[str, object]:
-        """Return id, name and size of a group."""
+        """Return id, name and size of a group as JSON."""
         group = int(self.used[number])
         return {"id": group, "name": self.groups.name(group), "images": int(self.sizes[number])}
 
 
 def diff_groups(config: DiffConfig) -> SimpleResult:
-    """Compare two groupings by the images that are in both stores (by the SHA-256 of their files).
+    """Compare two groupings on the images that both stores contain, by the SHA-256 of their files.
 
     Which groups are kept, split, merged, changed, new or vanished is defined by :func:`compare_groups`. An image moved
     if it has a group in both, and its groups are not related by one of the first four.

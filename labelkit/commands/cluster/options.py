@@ -22,7 +22,7 @@ from labelkit.options.shared import (
 
 
 class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
-    """What all clusterings share."""
+    """Options shared by all clustering commands."""
 
     num_clusters: int = Field(..., ge=1, description="Number of clusters.")
     num_inits: int = Field(10, ge=1, description="Number of random starts; the one with the lowest inertia is kept.")
@@ -34,7 +34,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 
 
 class PatchClusterConfig(ClusterConfig):
-    """A clustering of rows, or of patches."""
+    """Options of the clusterings that can also cluster patches."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 100000,
@@ -47,19 +47,19 @@ class PatchClusterConfig(ClusterConfig):
 
 
 class KMeansConfig(NormalizeOption, PatchClusterConfig):
-    """``labelkit cluster k-means``."""
+    """Options of ``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
 
 
 class SphericalKMeansConfig(PatchClusterConfig):
-    """``labelkit cluster spherical-k-means``."""
+    """Options of ``labelkit cluster spherical-k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
 class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
-    """``labelkit cluster ss-kmeans``."""
+    """Options of ``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
     constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
@@ -76,7 +76,7 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
 
 
 class SinkhornConfig(ClusterConfig):
-    """Options for ``labelkit cluster sinkhorn``."""
+    """Options of ``labelkit cluster sinkhorn``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
     constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}
@@ -117,7 +117,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class DiffConfig(OverwriteOption):
-    """``labelkit diff``."""
+    """Options of ``labelkit diff``."""
 
     command: ClassVar[tuple[str, ...]] = ("diff",)
 

@@ -26,7 +26,7 @@ _MAX_PATCHES = 100_000
 
 
 def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
-    """Fit centroids on randomly drawn patches, then assign every patch to its nearest one, block by block.
+    """Cluster the patches of a store: fit centroids on a random sample, then assign all patches block by block.
 
     Returns:
         The result file, sizes and inertia.

@@ -38,7 +38,7 @@ def apply(
     ray_address: str | None = None,
     gpus: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield items with their results as they finish.
+    """Apply a function to items in worker processes or on a Ray cluster, and yield results as they finish.
 
     Args:
         function: of a module, or a ``partial`` of one; called in other processes.
@@ -103,7 +103,7 @@ def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
 
 
 def check_cluster(address: str) -> None:
-    """Check before any work that Ray is installed, and that something listens at its address.
+    """Check that Ray is installed and that its cluster can be reached, before any work.
 
     Raises:
         ConfigError: not so.

@@ -40,7 +40,7 @@ _TRIAL: Final = "trial"
 
 @dataclass(frozen=True)
 class Computing:
-    """Chosen runtime and precision.
+    """Precision, runtime and batch size chosen for embedding.
 
     Attributes:
         precision: compute type of the network.
@@ -58,7 +58,7 @@ class Computing:
 def choose_computing(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, *, with_logits: bool
 ) -> Computing:
-    """Choose what the options leave open, as an unfinished run or a finished store says, else by measuring.
+    """Choose precision, runtime and batch size from the options, else from an earlier run, else by measuring.
 
     Args:
         config: the options.
@@ -94,7 +94,7 @@ def choose_computing(
 
 
 def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork:
-    """Return the network by ONNX Runtime, with as many threads as torch has; it is exported if it is not in the cache.
+    """Return the network as an ONNX Runtime session with as many threads as torch, exporting it if it is not cached.
 
     Raises:
         ConfigError: it cannot be exported.
@@ -163,7 +163,7 @@ def _tried(
     count = min(TRIED, len(dataset))
     rows = np.arange(count, dtype=np.int64) * len(dataset) // count
     exact, rough = _both(model, dataset, rows, batch_size)
-    found = {"images": len(exact), **agreement(exact, rough)}
+    found = {"images": len(exact), **embedding_agreement(exact, rough)}
     agrees = found["cosine"] > LEAST_COSINE and found["neighbors"] >= LEAST_NEIGHBORS
     current_progress().message(
         f"precision {'bf16' if agrees else 'float32'}: in bf16, embeddings of {len(exact)} images have a cosine of at "
@@ -187,8 +187,8 @@ def _both(
     return torch.cat(exact), torch.cat(rough)
 
 
-def agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
-    """Return how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
+def embedding_agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
+    """Measure how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
 
     Returns:
         ``cosine``: the least over images; ``neighbors``: share with the same nearest one.

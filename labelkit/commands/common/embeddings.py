@@ -12,7 +12,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Rows of a split, or of the whole store for ``all``.
+    """Return the rows of a split of a store; all rows for ``all``.
 
     Args:
         store: with the split.
@@ -36,7 +36,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The embeddings of some rows as float32, contiguous.
+    """Return the embeddings of some rows as contiguous float32, after checking that they are finite.
 
     Raises:
         StoreError: some are not finite.
@@ -51,7 +51,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
 
 
 def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
-    """Raise an error for rows with NaN or infinity.
+    """Check that embeddings contain no NaN or infinity.
 
     Args:
         store: where they are from.
@@ -77,7 +77,7 @@ def never_negative(store: EmbeddingStore) -> bool:
 
 
 def zero_rows(features: Rows) -> NDArray[np.bool_]:
-    """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
+    """Return a mask (n,) of all-zero embeddings, such as the pixels of a black image, which have no direction."""
     zero = np.zeros(len(features), dtype=np.bool_)
     for where, part in iterate_blocks(features):
         zero[where] = ~part.any(axis=1)
@@ -85,7 +85,7 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
 
 
 def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
-    """Raise an error for rows that are all zero.
+    """Check that no embedding is all zero, so that each has a direction.
 
     Args:
         store: where they are from.
@@ -106,7 +106,7 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
 
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows scaled to length 1; zero rows stay zero."""
+    """Scale embeddings to unit length; zero embeddings stay zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
         lengths = row_lengths(features[block])[:, None]

@@ -21,21 +21,21 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
 @dataclass(frozen=True, slots=True)
 class NoImages:
-    """Placeholder for the image files of a data set of embeddings."""
+    """Placeholder for the image files of a data set that consists of embeddings."""
 
     def read(self, index: int) -> EncodedImage:
-        """Refuse."""
+        """Raise ``BadImage``, since embeddings have no image files."""
         raise BadImage(f"row {index} of a store is no image")
 
     def select(self, rows: NDArray[np.int64]) -> NoImages:
-        """Return itself."""
+        """Return the placeholder unchanged, whatever rows are selected."""
         del rows
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class RowData:
-    """A store as a data set.
+    """Embeddings of a store, used as a training data set.
 
     Attributes:
         store: where the rows are from.
@@ -48,8 +48,8 @@ class RowData:
     views: NDArray[Any] | None = None
 
     @classmethod
-    def of(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> RowData:
-        """Read a store.
+    def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> RowData:
+        """Load the embeddings of a store as a training data set.
 
         Args:
             path: of it.
@@ -68,14 +68,14 @@ class RowData:
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:
-        """Return names, labels and splits of the rows; training may use the labels that the store says it may."""
+        """Return names, labels and splits of the embeddings; training may use the labels that the store allows."""
         return store_listing(self.store)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
-        """Return the rows of a part of the listing, in its order."""
+        """Return a training bank that serves the embeddings of the listed samples, in their order."""
         return RowBank(
             dataset,
-            self.of_listing(dataset),
+            self.features_of(dataset),
             num_neighbors=num_neighbors,
             stored=self.views,
             stored_rows=None if self.views is None else self._places(dataset),
@@ -83,8 +83,8 @@ class RowData:
             device=device,
         )
 
-    def of_listing(self, dataset: ImageDataset) -> NDArray[np.float32]:
-        """Return (m, d) float32, the rows of a part of the listing."""
+    def features_of(self, dataset: ImageDataset) -> NDArray[np.float32]:
+        """Return the embeddings (m, d) float32 of the listed samples."""
         return np.ascontiguousarray(self.features[self._places(dataset)])
 
     def _places(self, dataset: ImageDataset) -> NDArray[np.int64]:
@@ -92,7 +92,7 @@ class RowData:
         return np.array([place[name] for name in dataset.sample_ids], dtype=np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return what a run saves of the store, as plain JSON: enough to know its like, and what made it."""
+        """Return what a run records of its training store, as plain JSON: path, digest and model."""
         return {
             "index": str(self.store.path),
             "content_digest": self.store.content_digest,
@@ -119,7 +119,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
 
 
 def store_listing(store: EmbeddingStore) -> ImageDataset:
-    """Return names, labels and splits of the rows of a store; its content is part of the identity."""
+    """Return the rows of a store as a data set without images; the store's content is part of its identity."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)
@@ -141,7 +141,7 @@ def store_listing(store: EmbeddingStore) -> ImageDataset:
 
 
 def recorded_rows(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
-    """Return what made the rows that a run was trained on; ``None``: it was trained on images.
+    """Return the model that made the embeddings a run was trained on; ``None`` if it was trained on images.
 
     Args:
         saved: ``split.json`` of the run.

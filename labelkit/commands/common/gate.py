@@ -21,7 +21,7 @@ _EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Check:
-    """One score and its limit.
+    """Comparison of one score with its limit.
 
     Attributes:
         score: name, with what it is of: ``head/test/all_accuracy``.
@@ -39,7 +39,7 @@ class Check:
 
 
 def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
-    """Return all scores of a command's JSON by their full name; ``None`` for undefined ones.
+    """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
 
     The mean stands for what was measured with several seeds. Single classes, bins and the like are no scores.
     """
@@ -68,7 +68,9 @@ def _number(value: object) -> float | None:
 
 
 def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
-    """Return the full names that a name means: all that end with it, with its other parts anywhere before.
+    """Return the full score names that match a partial name such as ``test/all_accuracy``.
+
+    A full name matches if it ends with the last part and has the other parts anywhere before it.
 
     Where one of them is of all images and the others are of groups of classes, only that one.
     """
@@ -79,7 +81,7 @@ def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str
 
 
 class Gate:
-    """Limits of scores, read before the work so that a missing baseline is noticed early.
+    """Score limits that a command must meet, read before it runs so that a missing baseline is noticed early.
 
     Args:
         config: the options of the command.
@@ -94,7 +96,7 @@ class Gate:
         self.baseline = None if config.baseline is None else _read_baseline(config.baseline)
 
     def judge(self, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
-        """Return the result with the verdict in its JSON and tables, and the error that is to follow it.
+        """Compare scores with their limits; return the result with the verdict, and the error if a limit is not met.
 
         The error is a ``GateError`` if a limit is not kept, a ``ConfigError`` if there is no score of a name.
         """

@@ -19,7 +19,7 @@ _BACKBONE = "network.backbone."
 
 
 def initialize_from(method: Method[Any], source: Path) -> None:
-    """Start a method from a run folder or a weights file.
+    """Initialize the weights of a method from a run folder or a weights file.
 
     A run of the same method with the same classes gives its whole network; any other run, and a file, gives its
     backbone. What was taken is said.
@@ -61,13 +61,13 @@ def _take_whole(method: Method[Any], tensors: Mapping[str, Tensor], where: str) 
 
 
 def without_weights(config: RunConfig) -> RunConfig:
-    """The options with every source of weights left out, for a network whose checkpoint has them all."""
+    """Return the options without sources of weights, for a network that is loaded from a checkpoint."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Describe which parts of a weights file were used, and which were not."""
+    """Report which tensors of a weights file were loaded, missing or not needed."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:

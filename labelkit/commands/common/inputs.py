@@ -14,7 +14,7 @@ _TOLD_BY_THE_STAGE = ("datasets", "status")
 
 
 def check_inputs(config: StageConfig) -> None:
-    """Check before any work, and before importing torch, that stores, runs and data sets exist.
+    """Check that stores, runs and data sets exist, before any work and before importing torch.
 
     Stages look again, and closer: they may be called without this.
 

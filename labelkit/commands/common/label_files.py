@@ -31,7 +31,7 @@ _RESULTS = ".h5.results"
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """The images that labels are for.
+    """Images that the labels of a file or result are matched to.
 
     Attributes:
         where: how messages call them.
@@ -47,14 +47,14 @@ class LabeledImages:
 
     @classmethod
     def of_store(cls, store: EmbeddingStore) -> LabeledImages:
-        """Return the rows of a store."""
+        """Return the images of a store, to match labels to them."""
         sha256 = store.sha256 if store.has_images else None
         return cls(str(store.path), store.sample_ids, sha256, image_folder(store))
 
 
 @dataclass(frozen=True)
 class MatchedLabels:
-    """Labels by image.
+    """Labels of a file or result, matched to images.
 
     Attributes:
         texts: name of the class by place of the image.
@@ -68,7 +68,7 @@ class MatchedLabels:
 
 
 def own_result(option: Path, store: EmbeddingStore) -> str | None:
-    """Return the name of the result of this store that ``--labels`` names; ``None``: it names something else.
+    """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
 
     Raises:
         ConfigError: the name is that of a file and of a result.
@@ -96,7 +96,7 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
 
 
 def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read a result of kind ``labels``.
+    """Read the labels that are stored as a result of a store, given the name of the result.
 
     Raises:
         StoreError: there is none of this name, or it holds something else.
@@ -113,7 +113,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
 
 
 def read_matched_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> MatchedLabels:
-    """Read the labels that a CSV, or a result of another store, gives to images.
+    """Read labels from a CSV or from a result of another store, and match them to images.
 
     Raises:
         DatasetError: a file cannot be used, names images that are not there, or names one image twice.
@@ -133,7 +133,7 @@ def read_matched_labels(option: Path, images: LabeledImages, label_column: str |
 
 
 def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
-    """Read the labels that a CSV file gives to images; label by place, in the order of the file.
+    """Read labels from a CSV file; return them by position of their image, in the order of the file.
 
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
@@ -143,7 +143,7 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
 
 
 def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
-    """Find the images named by the paths of a CSV file.
+    """Find the images that the paths in a CSV file name.
 
     Raises:
         DatasetError: a path names several images.
@@ -153,7 +153,7 @@ def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages)
 
 
 def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
-    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`read_csv_labels`."""
+    """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
     found = find_images_by_path(path, texts, images)
     if found.unknown:
         known = [escaped_path(name) for name in images.sample_ids]
@@ -219,5 +219,5 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> MatchedLabe
 
 
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return the keys of images: the digest of the file, or the id."""
+    """Return the keys that identify images: the SHA-256 digests of their files, or their ids if unknown."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]

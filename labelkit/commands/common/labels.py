@@ -28,7 +28,7 @@ from labelkit.store.results import Result
 
 @dataclass(frozen=True)
 class UsableLabels:
-    """Usable labels, and the true labels, which only reports may use.
+    """Labels that a command may use, and the true labels, which only reports may use.
 
     Attributes:
         labels: (m,) int64 class, -1 = none that may be used.
@@ -46,7 +46,7 @@ class UsableLabels:
 
     @property
     def labeled(self) -> NDArray[np.bool_]:
-        """(m,) whether a row has a label that may be used."""
+        """Mask (m,) of the rows that have a usable label."""
         return self.labels >= 0
 
 
@@ -58,7 +58,7 @@ def labels_to_use(
     label_column: str | None = None,
     own_labels: bool = True,
 ) -> UsableLabels:
-    """Return the labels of some rows that a command may use; there may be none.
+    """Return the labels that a command may use for some rows, from the store and ``--labels``, if there are any.
 
     A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
     the file's counts, and a message says of how many images they differ. A result of this store stands alone, since
@@ -100,13 +100,15 @@ def labels_to_use(
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
     placed = read_matched_labels(option, LabeledImages.of_store(store), label_column)
-    every, class_names, truth = _apart(*numbered(placed.texts, names, store.n), truth, store)
+    every, class_names, truth = _apart(*number_labels(placed.texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(placed.texts) - int((labels >= 0).sum())
     if outside:
         current_progress().message(f"{placed.where}: {outside} labels are for images that are not used here")
     source = placed.source | ({} if own_labels else {"own_labels": False})
-    return UsableLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
+    return UsableLabels(
+        merge_labels(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source
+    )
 
 
 def _apart(
@@ -122,8 +124,8 @@ def _apart(
     return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
 
 
-def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Add the store's labels where others are missing; on conflict, the others take precedence with a warning."""
+def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
+    """Fill in missing labels from the store's own; where both exist and differ, keep the given label and warn."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
         current_progress().warning(
@@ -133,7 +135,7 @@ def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there:
 
 
 def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
-    """Return the store with the labels of ``--labels`` in place of its own where they give some.
+    """Return the store with its labels replaced wherever ``--labels`` gives one.
 
     For commands that show labels or judge by them. All known labels of the store stay, unless they are of another kind;
     see ``labels_to_use``.
@@ -146,7 +148,7 @@ def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | 
     rows = np.arange(store.n, dtype=np.int64)
     given = labels_to_use(option, store, rows, label_column=label_column, own_labels=False)
     own = given.truth
-    labels = merged(given.labels, own, given.where, str(store.path))
+    labels = merge_labels(given.labels, own, given.where, str(store.path))
     labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
     return store.relabeled(labels, labeled, given.class_names)
 
@@ -154,7 +156,7 @@ def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | 
 def listing_with_labels(
     dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
-    """Return a data set with the labels of ``--labels``; where both give one, that of the file counts.
+    """Return a data set with the labels of ``--labels``, which override its own.
 
     Args:
         dataset: the listing.
@@ -167,10 +169,10 @@ def listing_with_labels(
     """
     images = LabeledImages(dataset.name, dataset.sample_ids, None, dataset.root)
     placed = read_matched_labels(option, images, label_column)
-    labels, class_names = numbered(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
+    labels, class_names = number_labels(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":
-        labels = merged(labels, dataset.labels, placed.where, dataset.name)
+        labels = merge_labels(labels, dataset.labels, placed.where, dataset.name)
     if own == "keep":
         given |= dataset.given
     return replace(dataset, labels=labels, given=given, class_names=class_names)
@@ -179,7 +181,7 @@ def listing_with_labels(
 def labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return what a result records of labels other than the store's: ``labeled`` (n,) uint8, the rows used."""
+    """Return the mask ``labeled`` (n,) uint8 of the labels used, for a result, if they are not the store's own."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -188,7 +190,7 @@ def labeled_array(
 
 
 def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
-    """Return the classes of the store, and at the end those that a result made with other labels names besides."""
+    """Return the class names of a store, then those that only a result made with other labels has."""
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
         return names
@@ -199,7 +201,7 @@ def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Return whether the network was trained with labels of these rows, according to the store.
+    """Return whether the network of a store was trained with labels of these rows.
 
     Args:
         store: the store.
@@ -213,7 +215,7 @@ def network_saw_labels(
 
 
 def similar_names(name: str, known: Iterable[str]) -> str | None:
-    """Return the known class name that a name is likely a slip of, or None.
+    """Find the known class name that a name is likely a typo of; return ``None`` if there is none.
 
     The same letters and digits in another case or with other signs between; or, from four letters on, one that differs
     by a slip (a similarity of 0.85 or more by difflib). Names whose digits differ are never slips of each other.
@@ -236,10 +238,10 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     return next((other for other, text in others.items() if close and text == close[0]), None)
 
 
-def numbered(
+def number_labels(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return class numbers, and the class names with new ones appended in natural order."""
+    """Convert class names to class numbers, appending new classes in natural order."""
     texts = match_known_spelling(texts, class_names)
     names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
     number = {name: label for label, name in enumerate(names)}
@@ -267,7 +269,7 @@ _FEWEST_LABELS = 10
 def label_agreement_warning(
     rows_at: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
 ) -> str | None:
-    """Return a warning if neighboring images with a label agree no more often than by chance.
+    """Return a warning if nearest neighbors share a label no more often than by chance, else ``None``.
 
     Args:
         rows_at: the rows at some places.

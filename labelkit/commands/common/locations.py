@@ -19,25 +19,25 @@ _KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"datase
 
 
 def remember_model(fingerprint: str, path: Path) -> None:
-    """Record the location of the weights with this fingerprint."""
+    """Record where the weights with this fingerprint are on this machine."""
     _write("models", fingerprint, {"path": str(path.resolve())})
 
 
 def find_model(fingerprint: str) -> Path | None:
-    """Return the last known location of the weights."""
+    """Return the last known path of the weights with this fingerprint; ``None`` if unknown."""
     record = _read("models", fingerprint)
     return Path(record["path"]) if record else None
 
 
 def remember_images(store_digest: str, dataset: str, data_root: Path) -> None:
-    """Record which data set the rows of this store come from."""
+    """Record the data set that a store was made from."""
     named = Path(dataset)
     text = str(named.resolve()) if named.exists() else dataset
     _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
 
 
 def find_images(store_digest: str) -> tuple[str, Path] | None:
-    """(data set, data root) that the store was made from."""
+    """Return the data set and data root that a store was made from; ``None`` if unknown."""
     record = _read("images", store_digest)
     return (record["dataset"], Path(record["data_root"])) if record else None
 

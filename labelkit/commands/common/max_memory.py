@@ -14,19 +14,19 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def has_room(config: MemoryConfig, num_bytes: int) -> bool:
-    """Return whether rows of this many bytes, or an index of them, fit in memory."""
+    """Return whether embeddings or an index of ``num_bytes`` fit in half of ``--max-memory``."""
     return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
 
 
 def block_bytes(config: MemoryConfig, most: int) -> int:
-    """Return the memory in bytes for a block of scores; ``most`` without a limit."""
+    """Return the size in bytes of a block of scores under ``--max-memory``; ``most`` without a limit."""
     return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
 
 
 def bounded_rows(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store for an algorithm: it copies them where there is room, else it reads them in blocks.
+    """Return rows of a store, held in memory if ``--max-memory`` allows, else read in blocks.
 
     Args:
         config: the bound.
@@ -48,7 +48,7 @@ def stored_rows(
     roots: bool = False,
     in_blocks: bool = False,
 ) -> StoredRows:
-    """Return some rows of a store, or their square roots, after verifying their digests.
+    """Return the embeddings of some rows of a store, or their square roots, verified by their digests.
 
     Raises:
         StoreError: the rows are not as they were written.

@@ -59,7 +59,7 @@ _AND: Final = " + "
 
 @dataclass(frozen=True)
 class EmbeddingNetwork:
-    """A network ready to embed, with everything that identifies it.
+    """Network that is ready to embed images, with everything that identifies it.
 
     Attributes:
         network: in evaluation mode, on the CPU.
@@ -83,23 +83,23 @@ class EmbeddingNetwork:
 
     @property
     def source_text(self) -> str:
-        """Return ``source`` in words."""
+        """Describe in words where the weights come from."""
         return (
             self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
         )
 
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return a loader of batches as the network expects them; see ``EvalLoader`` for the options."""
+        """Return a data loader of batches that are preprocessed for the network; see ``EvalLoader`` for the options."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
     @property
     def channels(self) -> Channels:
-        """Number of channels to decode images with."""
+        """Number of channels that images are decoded with, 1 or 3."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
-        """What a store records of it."""
+        """Return the description of the model that a store records."""
         return ModelIdentity(
             **self.network.identity,
             weights_fingerprint=self.weights or fingerprint(self.network),
@@ -113,7 +113,7 @@ class EmbeddingNetwork:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A training run on disk.
+    """Training run loaded from disk, with its options, method and weights.
 
     Attributes:
         folder: the run folder.
@@ -131,18 +131,19 @@ class TrainedRun:
 
     @property
     def source(self) -> str:
-        """Name of run and checkpoint, ``RUN/STEP``."""
+        """Name of the run and its checkpoint, ``RUN/STEP``."""
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return ``ModelIdentity.trained_labels`` by ``split.json`` of a run; an earlier version wrote names alone."""
+    """Return which images' labels a run was trained with, as ``ModelIdentity.trained_labels`` has them."""
     known = saved.get("trained_labels")
+    # an earlier version wrote names alone
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
 def trained_labels_of(weights: Path) -> str:
-    """Return the same of the run that a folder or a file of weights lies in; empty if it lies in none."""
+    """Return which images' labels the run containing a weights file was trained with; empty outside of a run."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))
@@ -150,7 +151,7 @@ def trained_labels_of(weights: Path) -> str:
 
 
 def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
-    """Return how an image is preprocessed for the network, as plain JSON."""
+    """Return how images are preprocessed for a network, as plain JSON."""
     spec = network.input_spec
     return {
         "decoder": DECODER,
@@ -165,7 +166,7 @@ def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, An
 
 
 def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
-    """Return the settings that affect the last bits of an embedding."""
+    """Return the settings that affect the last bits of embeddings, such as precision and device."""
     return {
         "compute": precision,
         "device": runtime.device.type,
@@ -176,7 +177,7 @@ def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[s
 
 
 def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
-    """Build the network that a command's options name.
+    """Build the network that the options of a command name.
 
     Args:
         config: the options.
@@ -226,7 +227,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
 
 
 def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Let a network embed by class tokens of several blocks; unchanged where that of the last one is asked for.
+    """Make a network embed by the class tokens of its last blocks; return it unchanged for the last block alone.
 
     Raises:
         ConfigError: it has no such blocks.
@@ -271,7 +272,7 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
 
 
 def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
-    """Load the network of a training run.
+    """Load the network of a training run for embedding.
 
     Args:
         checkpoint: run folder, or one checkpoint folder in it.
@@ -306,7 +307,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
 
 
 def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return the fingerprint of what made the rows and a head together; empty if the former is not known.
+    """Return a joint fingerprint of the model that made embeddings and a head on top; empty if the model's is unknown.
 
     It is the same whether images went through both, or rows of a store through the head.
     """
@@ -316,7 +317,7 @@ def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
 
 
 def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
-    """Build the method of a training run again, with the weights of a checkpoint.
+    """Load the method of a training run, with the weights of a checkpoint.
 
     Args:
         checkpoint: run folder, or one checkpoint folder in it.
@@ -379,12 +380,12 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
 
 
 def pixel_network(size: int, channels: int) -> EmbeddingNetwork:
-    """The image itself as embedding."""
+    """Build a network whose embedding is the image itself."""
     return EmbeddingNetwork(PixelNetwork(size, channels).eval(), ViewSpec(size), source="pixels")
 
 
 def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
-    """Find the network that a store was embedded with.
+    """Load the network that a store was embedded with.
 
     Args:
         model: what the store recorded.
@@ -526,7 +527,7 @@ def _named_backbone(
 def embed_queries(
     queries: ImageDataset, model: EmbeddingNetwork, device: str
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]]:
-    """Return (embeddings (q, d), their rows in ``queries``, unreadable rows with reasons).
+    """Embed query images; return embeddings (q, d), their rows in ``queries``, and unreadable rows with reasons.
 
     Raises:
         ResourceError: no such device.
@@ -547,7 +548,7 @@ def embed_queries(
 
 
 def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
-    """Return the patches of an image file, a data set of one row.
+    """Compute the patch features of a query image, given as a data set of one row.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.

@@ -41,12 +41,12 @@ class _Embeds(nn.Module):
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that an export needs and that are not installed."""
+    """Return the names of the packages that an ONNX export needs and that are not installed."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Cache the network of a store as ONNX unless it is cached; does nothing if that is impossible.
+    """Export the network of a store to the ONNX cache, unless it is there or cannot be exported.
 
     Args:
         network: on the CPU.
@@ -72,11 +72,11 @@ def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
 
 
 class NotExported(Exception):  # noqa: N818 - a finding about one network
-    """The network has no ONNX form that gives the same embeddings."""
+    """Exception for a network that ONNX cannot represent with the same embeddings."""
 
 
 def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
-    """Return the network as an ONNX model: ``images`` (b, c, h, w), normalized, to ``embeddings`` (b, d).
+    """Export a network as an ONNX model from normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
     Args:
         network: on the CPU, in evaluation mode.

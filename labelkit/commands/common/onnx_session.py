@@ -35,7 +35,7 @@ _FEW: Final = 256
 
 
 class OnnxNetwork:
-    """A network loaded from an ONNX file.
+    """Embedding network that runs in ONNX Runtime.
 
     Args:
         content: of the file, or its path.
@@ -54,36 +54,36 @@ class OnnxNetwork:
         self._input = self._session.get_inputs()[0].name
 
     def embed(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Images (b, c, h, w), normalized, to embeddings (b, d)."""
+        """Return embeddings (b, d) of normalized images (b, c, h, w)."""
         found: NDArray[np.float32] = self._session.run(None, {self._input: images})[0]
         return found
 
 
 def has_onnx() -> bool:
-    """Return whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
+    """Return whether ONNX Runtime is installed and not switched off by ``LABELKIT_ONNX=0``."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
 
 def onnx_version() -> str:
-    """Version of the run time."""
+    """Return the version of ONNX Runtime."""
     import onnxruntime
 
     return str(onnxruntime.__version__)
 
 
 def onnx_folder() -> Path:
-    """Return the folder of cached networks."""
+    """Return the folder of the ONNX cache."""
     return cache_folder() / "onnx"
 
 
 def onnx_name(model: ModelIdentity) -> str:
-    """Return the file name of a network without suffix, from its weights and its preprocessing."""
+    """Return the file name of a network in the ONNX cache, without suffix, from its weights and preprocessing."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
 def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
-    """Return the record of a network: ``sha256`` of its file, or ``failed``; ``None`` if it was never exported."""
+    """Read the ONNX cache's record of a network, ``sha256`` or ``failed``; ``None`` if it was never exported."""
     try:
         return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
     except ValueError as error:
@@ -92,7 +92,7 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
 
 
 def cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
-    """Return the network of a store out of the cache; ``None``: it is not there, or no run time is.
+    """Load the network of a store from the ONNX cache; ``None`` if it is not there or ONNX Runtime is missing.
 
     Args:
         model: what the store recorded of it.
@@ -118,7 +118,7 @@ def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
 
 @contextmanager
 def preload_embedding(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
-    """Import the modules for embedding this many images while the ``with`` block runs."""
+    """Import the modules for embedding in the background while the ``with`` block runs."""
     ready = can_skip_torch(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
     module = "onnxruntime" if ready else "labelkit.commands.common.networks"
     loading = threading.Thread(target=import_module, args=(module,))
@@ -134,7 +134,7 @@ def preload_embedding(count: int, checkpoint: Path | None, device: str) -> Itera
 def onnx_embeddings(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
-    """Return (embeddings (q, d), their rows, unreadable rows with reasons); ``None``: this takes torch."""
+    """Embed images without torch, returning what ``embed_queries`` does; ``None`` if that is not possible."""
     record = model.preprocess
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
@@ -148,7 +148,7 @@ def onnx_embeddings(
     embedded: list[NDArray[np.float32]] = []
     for row in range(len(images)):
         try:
-            pixels.append(prepared(images, row, record))
+            pixels.append(preprocess_image(images, row, record))
             kept.append(row)
         except BadImage as error:
             bad.append((row, error.reason))
@@ -161,8 +161,8 @@ def onnx_embeddings(
     return np.concatenate(embedded), np.array(kept, dtype=np.int64), bad
 
 
-def prepared(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:
-    """Read an image as the input of a network, (c, size, size).
+def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:
+    """Read an image and preprocess it as network input (c, size, size).
 
     Args:
         images: the listing.

@@ -47,7 +47,7 @@ OUTPUT_KINDS = frozenset({*_SAID, "folder"})
 
 
 def check_outputs(config: StageConfig) -> None:
-    """Check before any work that all output files and folders can be written.
+    """Check that all output files and folders can be written, before any work.
 
     Raises:
         OutputExistsError: it is there, and is not to be replaced.
@@ -60,7 +60,7 @@ def check_outputs(config: StageConfig) -> None:
 
 
 def check_output(config: StageConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
-    """Check before the work that a file can be written.
+    """Check that an output file can be written, before any work.
 
     Args:
         config: of the command; what it names otherwise is an input.
@@ -172,7 +172,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
-    """Check before the work that a result to be stored can get its name.
+    """Check that a result can be stored under its name, before any work.
 
     Args:
         config: of the command; ``result`` is the name, ``None``: nothing is kept.
@@ -197,7 +197,7 @@ def store_scores(
     params: Mapping[str, object],
     gallery_digest: str = "",
 ) -> tuple[Path, ...]:
-    """Write scores next to a store as a result of kind ``evaluation``, if requested.
+    """Store scores next to a store as a result of kind ``evaluation``, if the options ask for it.
 
     Args:
         config: of the command.

@@ -14,7 +14,7 @@ Values = Sequence[str | None] | NDArray[Any]
 
 
 def check_parquet() -> None:
-    """Check before the work that Parquet can be written.
+    """Check that pyarrow, which writes Parquet, is installed.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -29,7 +29,7 @@ def check_parquet() -> None:
 def write_parquet(
     file: BinaryIO, columns: Mapping[str, Values], rows: Iterable[NDArray[Any]] | None, width: int
 ) -> None:
-    """Write a table.
+    """Write columns, and optionally embeddings, as a Parquet table.
 
     Args:
         file: a new file.

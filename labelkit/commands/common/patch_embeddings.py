@@ -21,7 +21,7 @@ from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
 def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
-    """Rows, columns and width of the patches of an image, tried out on one of zeros.
+    """Return rows, columns and feature width of a network's patches, by running it on an image of zeros.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
@@ -38,7 +38,7 @@ def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, in
 def plan_patches(
     config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
 ) -> PatchPlan:
-    """Plan the patches to store next to the rows of a plan.
+    """Plan which patch features to store next to the embeddings of images.
 
     Raises:
         ConfigError: more patches wanted than an image has.
@@ -59,16 +59,16 @@ def plan_patches(
 
 
 def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
-    """Return (m, 4) left, top, right, bottom of what a network sees, in pixels of originals (m, 2) high and wide.
+    """Return the region of each original image that the network sees: (m, 4) left, top, right, bottom in pixels.
 
-    The grid of patches spans what the network sees, from edge to edge.
+    ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans what the network sees, from edge to edge.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
     return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (m, c) sorted indices of the cells kept per image, which depend only on seed and row."""
+    """Choose random patches to keep of each image: (m, c) sorted cells that depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
@@ -77,7 +77,7 @@ def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class PatchCollector:
-    """Takes the batches of one part of a store in order and commits a piece whenever its last batch is there.
+    """Collector of patch features that takes the batches of a store's part in order and commits each complete piece.
 
     Args:
         run: where pieces go.
@@ -91,7 +91,7 @@ class PatchCollector:
         self._batches: list[Piece] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Take a batch.
+        """Add the patch features of a batch, and commit the piece that it completes.
 
         Args:
             batch: as it was loaded.
@@ -135,7 +135,7 @@ class PatchCollector:
 
 
 def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
-    """Return a summary of the patches of a store."""
+    """Return a summary of the stored patches for a command's output."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     return {
         "path": folder,

@@ -15,7 +15,7 @@ Cell = str | int | float | bool | Path | None
 
 @dataclass(frozen=True)
 class Table:
-    """A small table for people.
+    """Table that a command shows to people.
 
     Attributes:
         title: what the rows are; may be empty.
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class SimpleResult:
-    """Result of a command in three forms, one of which the command line shows.
+    """Result of a command: values for programs, paths of outputs, and tables for people.
 
     Attributes:
         values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".
@@ -57,12 +57,12 @@ class SimpleResult:
     fault: LabelkitError | None = field(default=None, kw_only=True)
 
     def to_json(self) -> dict[str, object]:
-        """Return the values."""
+        """Return the values of the result."""
         return self.values
 
 
 def jsonable(value: object) -> object:
-    """Return the value as JSON has it: paths as text, undefined numbers as null, tuples and arrays as lists.
+    """Convert a value to JSON types: paths to text, NaN and infinity to null, tuples and arrays to lists.
 
     Raises:
         TypeError: a value that JSON does not know.

@@ -20,7 +20,7 @@ MAIN_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
 
 @dataclass(frozen=True)
 class Series:
-    """One logged name of one run.
+    """Values of one logged quantity over a training run.
 
     Attributes:
         kind: ``epoch``: one value per epoch; ``step``: one per logged step.
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Logged:
-    """All series of one run, by name; those of epochs first."""
+    """All logged series of one run, by name; per-epoch series come first."""
 
     name: str
     folder: Path
@@ -45,7 +45,7 @@ class Logged:
 
 
 def read_log(folder: Path, name: str) -> Logged:
-    """Read the log of a run.
+    """Read the logged metrics of a training run.
 
     Raises:
         CheckpointError: the folder is no run, or its log is missing, empty or damaged.

@@ -31,7 +31,7 @@ _ZERO = "its embedding is all zero, so that nothing is near it"
 
 @dataclass(frozen=True)
 class Queries:
-    """Embedded queries.
+    """Embedded queries of a search.
 
     Attributes:
         names: (q,) as shown.
@@ -55,7 +55,7 @@ class Queries:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether a query is a store, by its name or its first bytes."""
+    """Return whether a path is an embedding store, by its suffix or its first bytes."""
     if path.suffix == ".h5":
         return True
     try:
@@ -85,7 +85,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
 
 
 def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
-    """Queries that are rows of the store itself.
+    """Use rows of the searched store as queries.
 
     Raises:
         ConfigError: there is no such row, or one is all zero where directions are compared.
@@ -98,7 +98,7 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
 
 
 def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
-    """Queries that are the rows of a store of the same model.
+    """Use all rows of another store of the same model as queries.
 
     Raises:
         StoreError: it cannot be used.
@@ -148,7 +148,7 @@ def row_label(store: EmbeddingStore, row: int) -> str | None:
 def embedded_images(
     images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
 ) -> Queries:
-    """Queries that are images, embedded as the store was.
+    """Embed images with the model of the searched store, to use them as queries.
 
     Args:
         images: to be looked up.

@@ -39,7 +39,7 @@ _NUMBERED = re.compile(r"new-(\d+)")
 
 @dataclass(frozen=True)
 class Groups:
-    """A result that groups rows.
+    """Groups of images read from a result.
 
     Attributes:
         store: whose rows.
@@ -58,13 +58,13 @@ class Groups:
     is_class: NDArray[np.bool_]
 
     def name(self, group: int) -> str:
-        """Return the name of a group, or its id."""
+        """Return the name of a group; its id if groups have no names."""
         return str(group) if self.names is None else self.names[group]
 
 
 @dataclass(frozen=True)
 class StableIds:
-    """Stable ids assigned to the groups of a run.
+    """Ids assigned to the groups of a run, so that groups keep the ids of an earlier run.
 
     Attributes:
         ids: (k,) int64 id of each group.
@@ -82,20 +82,20 @@ class StableIds:
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """(num_ids,) ids of earlier runs that no group has now."""
+        """Mask (num_ids,) of the earlier ids that no group has any more."""
         gone = np.ones(self.num_ids, dtype=bool)
         gone[self.ids] = False
         return gone
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return one entry per id of one per group, (num_ids, ...); NaN, or -1 of integers, for retired ids."""
+        """Rearrange one entry per group into one per id, (num_ids, ...); retired ids get NaN, or -1 of integers."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
         return placed
 
     def names(self, class_of_group: NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
-        """Return a name per id: its class, the name it had, or a ``new-N`` that was never used."""
+        """Return a name for each id: its class, its earlier name, or an unused ``new-N``."""
         before = [] if self.earlier is None or self.earlier.names is None else self.earlier.names
         names = [*before, *[""] * (self.num_ids - len(before))]
         numbers = [int(found.group(1)) for name in before if (found := _NUMBERED.fullmatch(name))]
@@ -109,7 +109,7 @@ class StableIds:
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
     def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(num_ids,) whether a group is of no class with labels; of retired ids as it was."""
+        """Return a mask (num_ids,) of the groups without a labeled class; retired ids are as they were."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:
             new[: self.earlier.num_ids] = ~self.earlier.is_class
@@ -117,18 +117,18 @@ class StableIds:
         return new
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return extra arrays for the result; none without an earlier run."""
+        """Return the array of retired ids that a result stores; none without an earlier run."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
     def params(self) -> dict[str, object]:
-        """Where the ids are from, for the parameters of the result; nothing without an earlier run."""
+        """Return the source of the ids for the parameters of a result; empty without an earlier run."""
         if self.earlier is None:
             return {}
         source = {"result": self.earlier.result.name, "content_digest": self.earlier.result.content_digest}
         return {"previous": {**source, "shared_images": self.shared}}
 
     def to_json(self) -> dict[str, object]:
-        """Return the values shown to the user; nothing without an earlier run."""
+        """Return which ids were kept, new and retired, as JSON; empty without an earlier run."""
         if self.earlier is None:
             return {}
         new = sorted(set(self.ids.tolist()) - set(self.kept))
@@ -137,7 +137,7 @@ class StableIds:
 
 
 def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:
-    """Read the groups that ``--previous`` names, by default the result named like the one to be made; None without it.
+    """Read the groups that ``--previous`` names, by default from the result of the same name; ``None`` without it.
 
     Raises:
         StoreError: store or result cannot be used.
@@ -157,7 +157,7 @@ def assign_stable_ids(
     keep_overlap: float,
     classes: Sequence[str | None] | None = None,
 ) -> StableIds:
-    """Assign groups their ids of an earlier run, and unused ids to new ones.
+    """Assign the groups of a run the ids of matching earlier groups, and unused ids to new groups.
 
     Groups of the same class with labels match; the others as :func:`match_groups` says, over the images that have a
     group in both.
@@ -210,7 +210,7 @@ def assign_stable_ids(
 
 
 def read_groups(store: EmbeddingStore, name: str) -> Groups:
-    """Read a result that groups the rows of a store.
+    """Read the groups of images in a result.
 
     Raises:
         StoreError: there is none of this name, or it does not group rows.
@@ -233,7 +233,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
 
 
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of two stores that are the same image, pair by pair, by the SHA-256 of the files.
+    """Pair the rows of two stores that hold the same image, by the SHA-256 of the files.
 
     Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
     of a store that knows no files, as imported ones, are paired by their ids.
@@ -254,7 +254,7 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
 
 
 def rows_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
-    """Return which rows of a store are images also in another store, or copies of them, (n,); see ``shared_rows``."""
+    """Return a mask (n,) of the rows of ``after`` whose image is also in ``before``; see ``shared_rows``."""
     keys_before, keys_after = _keys_of_both(before, after)
     there = set(keys_before)
     return np.array([key in there for key in keys_after], dtype=bool)

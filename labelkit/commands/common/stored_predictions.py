@@ -20,7 +20,7 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Stored predictions of all n rows of a store.
+    """Predictions for all n images of a store, read from a result.
 
     Attributes:
         labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
@@ -44,14 +44,14 @@ class StoredPredictions:
     new_chance: NDArray[np.float64]
 
     def expected_right(self, kinds: Collection[str]) -> int | None:
-        """Return the expected number of correct predictions of the requested kinds; ``None`` if unknown."""
+        """Return the expected number of correct predictions of the given kinds; ``None`` if unknown."""
         if self.expected is None:
             return None
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
 def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
-    """Read predictions, or groups, which have a confidence only for rows with a usable label.
+    """Read the predictions in a result of answers or groups; groups have a confidence only for labeled rows.
 
     Args:
         result: of answers or groups.
@@ -89,7 +89,10 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
 
 
 def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
-    """Return the chances to be right of ``StoredPredictions.expected``."""
+    """Return the probability that each prediction is correct; ``None`` if the result has none.
+
+    See ``StoredPredictions.expected``.
+    """
     # 0.1.0 kept the ends of a range
     names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
     if not names:
@@ -98,13 +101,13 @@ def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
 
 
 def group_names(result: Result) -> list[str]:
-    """Return the name of each group: its number, where it was given none."""
+    """Return the name of each group in a result; its number where groups have no names."""
     count = int(_group_ids(result).max(initial=-1)) + 1
     return list(result.arrays["names"]) if "names" in result.arrays else [str(group) for group in range(count)]
 
 
 def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Return for each group whether it is new, (k,): it has no labeled class."""
+    """Return a mask (k,) of the groups that are new, which have no labeled class."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -114,7 +117,7 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
 
 
 def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
+    """Return the class of each group of a result by its name: (k,) int64, -1 for new groups.
 
     Args:
         store: whose rows are grouped.

@@ -45,12 +45,12 @@ _AUTO_SHARE = 0.2
 
 
 def has_own_splits(dataset: ImageDataset) -> bool:
-    """Return whether a data set has other splits than train."""
+    """Return whether a data set has splits other than train."""
     return not set(dataset.split_names) <= {"train"}
 
 
 def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
-    """Give a listing the splits train and test, test being the named images."""
+    """Return the data set split into train and test, where test has the named images."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
@@ -59,7 +59,7 @@ def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageData
 def draw_holdout(
     dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
 ) -> tuple[str, ...]:
-    """Return the names of the images that ``--holdout`` holds out.
+    """Draw the images that ``--holdout`` holds out, and return their names.
 
     Args:
         dataset: the listing.
@@ -93,7 +93,7 @@ _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The images of one command and which of their labels may be used.
+    """Images of a command, and the labels that it may use.
 
     Attributes:
         dataset: the chosen images; row i of everything below is image i of it.
@@ -118,7 +118,7 @@ class PreparedData:
     rows: RowData | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of images and classes."""
+        """Return the numbers of images, labels and classes."""
         return {
             "images": len(self.labels),
             "labeled": int((self.labels >= 0).sum()),
@@ -128,7 +128,7 @@ class PreparedData:
         }
 
     def describe(self) -> str:
-        """Return the numbers in words."""
+        """Describe the numbers of images, labels and classes in words."""
         counts = self.counts()
         return (
             f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
@@ -136,7 +136,7 @@ class PreparedData:
         )
 
     def info(self, image_size: int) -> DataInfo:
-        """Return what a method may know; true labels of unlabeled images are not included."""
+        """Return the data set information that a method may use, without the true labels of unlabeled images."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -153,11 +153,11 @@ class PreparedData:
             num_objects=self.num_objects,
             row_dim=None if self.rows is None else self.rows.store.dim,
             num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
-            row_center=None if self.rows is None else self.rows.of_listing(self.dataset).mean(axis=0),
+            row_center=None if self.rows is None else self.rows.features_of(self.dataset).mean(axis=0),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What is saved with a run: the split by sample id, and the listing it belongs to."""
+        """Return what a run saves of its training data: the label split by sample id, and its data set."""
         return {
             "dataset": self.dataset.name,
             "dataset_digest": self.dataset.digest(),
@@ -170,8 +170,8 @@ class PreparedData:
         }
 
 
-def rows_of(config: DataConfig) -> RowData | None:
-    """Open the store whose rows are trained on; ``None``: images are.
+def open_training_rows(config: DataConfig) -> RowData | None:
+    """Open the store whose embeddings are trained on; return ``None`` if training uses images.
 
     Raises:
         StoreError: it cannot be used.
@@ -179,7 +179,7 @@ def rows_of(config: DataConfig) -> RowData | None:
     """
     if not isinstance(config, RowOptions) or config.index is None:
         return None
-    stored = RowData.of(config.index, views=config.row_views)
+    stored = RowData.from_store(config.index, views=config.row_views)
     if stored.views is not None and (changed := config.overridden_option()):
         problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
@@ -204,7 +204,7 @@ def list_dataset(config: DataConfig) -> ImageDataset:
 
 
 def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
-    """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
+    """List the data set with holdout options applied; return it and the names of the held-out images.
 
     Raises:
         DatasetError: it cannot be listed.
@@ -256,7 +256,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
 
 
 def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Rows of a split: a name, ``all``, or ``auto`` = train if there is one.
+    """Return the rows of a split: a name, ``all``, or ``auto`` for train if there is one.
 
     Raises:
         ConfigError: no such split.
@@ -276,7 +276,7 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
 
 
 def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
-    """Apply ``--split`` and ``--max-per-class``.
+    """Choose the images that ``--split`` and ``--max-per-class`` select.
 
     Raises:
         ConfigError: no such split.
@@ -295,7 +295,7 @@ def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None
 
 
 def prepare_data(config: DataConfig) -> PreparedData:
-    """Read the listing, choose images and labels.
+    """Prepare the images and usable labels that the data options select.
 
     Raises:
         DatasetError, ConfigError: data or options that cannot be used.
@@ -322,14 +322,14 @@ def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
 
 
 def _prepare_one(config: DataConfig) -> PreparedData:
-    stored = rows_of(config)
+    stored = open_training_rows(config)
     return prepare_listing(config, *read_listing(config, stored), stored)
 
 
 def prepare_listing(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
 ) -> PreparedData:
-    """Choose images and labels of a listing whose splits are settled.
+    """Choose the images and usable labels of a data set that is already split.
 
     Args:
         config: the options.
@@ -399,7 +399,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
 
 
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
-    """Apply ``--label-split``.
+    """Choose the labels that training may use, according to ``--label-split``.
 
     Raises:
         ConfigError: options that do not go together, or ask for more labels than there are.
@@ -533,7 +533,7 @@ def _old_and_new_classes(
 
 
 def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the classes that ``--old-classes`` names, increasing.
+    """Return the numbers of the classes that ``--old-classes`` names, in increasing order.
 
     Raises:
         ConfigError: a word that names no class, or a file that cannot be read.
@@ -552,7 +552,7 @@ def _asked_by(option: str) -> Iterator[None]:
 
 
 def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
+    """Restore the data set information of a method from ``split.json``, regardless of which images were labeled."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)
@@ -567,5 +567,5 @@ def restore_info(saved: Mapping[str, Any]) -> DataInfo:
 
 
 def info_record(info: DataInfo) -> dict[str, Any]:
-    """The part of ``DataInfo`` that a run saves."""
+    """Return the part of ``DataInfo`` that a run saves."""
     return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

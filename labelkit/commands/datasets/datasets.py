@@ -18,7 +18,7 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Counts of one data set.
+    """Counts of one data set's images and classes, compared with the published ones.
 
     Attributes:
         state: ``whole`` if every count is the published one, ``absent`` if nothing is there.
@@ -40,7 +40,7 @@ class Inventory:
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
-    """Count a data set and compare it with what its authors published.
+    """Count the images and classes of a data set, and compare them with the published numbers.
 
     A set that agrees with its own lists but not with the published figures can be read all the same; it is
     ``incomplete`` here.
@@ -82,7 +82,7 @@ _SOURCE_COLUMNS = ("name", "source", "license", "layout")
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """Count the named data sets, or one of them, without decoding an image.
+    """List the named data sets with what is there of each, without decoding images.
 
     Raises:
         ConfigError: no data set of this name.

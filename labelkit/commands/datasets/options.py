@@ -11,7 +11,7 @@ from labelkit.options.shared import DatasetOptions
 
 
 class DatasetsConfig(DatasetOptions):
-    """``labelkit datasets``."""
+    """Options of ``labelkit datasets``."""
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 

@@ -74,7 +74,7 @@ class _Answers:
 
 
 def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
-    """Answer for every unlabeled row of a grouping, and write result and table.
+    """Predict a known class, a new group or unsure for every unlabeled image, and write a result and a table.
 
     Raises:
         StoreError: the store or the grouping cannot be used.

@@ -52,7 +52,7 @@ _CAUTION_WITH_NEW: Final = 1.28
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows with a known label, and their predictions without that label.
+    """Rows with a known label, and the predictions that were made for them without that label.
 
     Attributes:
         scores: (m, k) float64, logarithms of the shares.
@@ -72,18 +72,18 @@ class Evidence:
 
     @property
     def named(self) -> Ints:
-        """(m,) the group named."""
+        """Predicted group of each row, (m,)."""
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
     def accuracy(self, *, new: bool) -> float:
-        """Return the share right among rows of classes with labels, or without (``new``); NaN if there are none."""
+        """Return the accuracy on rows of labeled classes, or of new classes (``new``); NaN without such rows."""
         chosen = self.of_new == new
         return float(self.correct[chosen].mean()) if chosen.any() else float("nan")
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibrated temperatures with their evidence.
+    """Fitted confidence temperatures, with the evidence that they were fitted on.
 
     Attributes:
         cautious: of the confidence of a single answer.
@@ -109,7 +109,7 @@ def hidden_label_evidence(
     min_size: int,
     seed: int,
 ) -> Evidence | None:
-    """Predict again without some of the labels, and compare with these.
+    """Predict again with some labels hidden, and compare the predictions with the hidden labels.
 
     Args:
         judge: the rows.
@@ -159,7 +159,7 @@ def hidden_label_evidence(
 
 
 def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
-    """Return the evidence from rows whose labels the predictions did not use.
+    """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
         shares: (n, k) of the groups.
@@ -204,7 +204,7 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def calibrate(evidence: Evidence) -> Calibration:
-    """Fit the temperatures; a kind with few answers takes that of all."""
+    """Fit the confidence temperatures of known and new groups; a kind with few predictions takes those of all."""
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
     caution = _CAUTION_WITH_NEW if evidence.named_new.any() else _CAUTION
     kinds = []

@@ -44,7 +44,7 @@ class _Classes:
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Estimate the number of classes unless it is set, then cut a hierarchy of the normalized rows into that many.
+    """Discover classes by cutting a hierarchy of normalized embeddings into the given or estimated number of groups.
 
     Raises:
         StoreError: the store cannot be used.
@@ -132,7 +132,7 @@ def _check_name(
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
-    """Assign every row to the class of its largest stored logit.
+    """Assign each image of a store to the class with its largest stored logit.
 
     Raises:
         StoreError: the store has no logits.

@@ -49,7 +49,7 @@ class _Task:
 
 
 def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
-    """Label the images nearest to the mean of a class.
+    """Label unlabeled images with the class of the nearest mean, over one or several rounds.
 
     Raises:
         StoreError: a store cannot be used, or the stores are not of the same images.
@@ -82,7 +82,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
 
 
 def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
-    """Label images near the means of the classes whose labeled neighbors are of several classes.
+    """Label unlabeled images that are near the classes and yet ambiguous, over one or several rounds.
 
     Raises:
         StoreError: the store cannot be used.

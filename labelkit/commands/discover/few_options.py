@@ -32,7 +32,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 
 
 class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
-    """Options shared by the discoveries that grow a few labels."""
+    """Options shared by ``labelkit discover snowball`` and ``discover lmcs``."""
 
     num_labels: int | None = Field(
         None,
@@ -79,7 +79,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
 
 
 class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
-    """``labelkit discover snowball``."""
+    """Options of ``labelkit discover snowball``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
@@ -107,13 +107,13 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
 
 class DiscoverLMCSConfig(CriticalSearchOptions, DiscoverFewConfig):
-    """``labelkit discover lmcs``."""
+    """Options of ``labelkit discover lmcs``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
 
 
 class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
-    """``labelkit show discovered``."""
+    """Options of ``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
     constants: ClassVar[Mapping[str, object]] = {

@@ -28,7 +28,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of some rows of a store, the known ones named by a class.
+    """Groups of a store's images, with a class name for each known group.
 
     Attributes:
         name: of the result.
@@ -59,7 +59,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows grouped by a result, and the subset that is predicted jointly.
+    """Rows that a result groups, and the subset of them that is predicted jointly.
 
     Attributes:
         grouping: these alone.
@@ -77,7 +77,7 @@ class GroupedRows:
 
 
 def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
-    """Group the rows of the store by a tree, as ``labelkit discover categories --num-classes`` does.
+    """Group the images of a store by a hierarchy, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
         The file of the result, named by ``config.grouping``.
@@ -102,7 +102,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
-    """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
+    """Read the groups of a result and the labels of their rows, by default those that the result was made with.
 
     Raises:
         StoreError: there is none, or it names no classes.
@@ -210,7 +210,7 @@ def _labels(
 def representative_rows(
     labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
 ) -> NDArray[np.int64]:
-    """Choose representative rows, (m,) sorted positions.
+    """Choose at most ``most`` representative rows, and return their sorted positions (m,).
 
     At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
     have one to calibrate with. What is left is drawn from all.

@@ -36,7 +36,7 @@ _STEP = 1.2  # from one number of groups without a label to the next, where thes
 
 @dataclass(frozen=True)
 class NumClassesChoice:
-    """The number of classes with its evidence.
+    """Chosen number of classes, with the evidence for it.
 
     Attributes:
         choice: number, interval, and curve.
@@ -55,7 +55,7 @@ class NumClassesChoice:
     chance_all_labeled: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return number, interval, curve, and how they came about."""
+        """Return the number of classes, its interval, its score curve and notes as JSON."""
         choice = self.choice
         return {
             "num_classes": choice.best,
@@ -85,7 +85,7 @@ def choose_num_classes(
     labels: NDArray[np.int64],
     tree: Hierarchy,
 ) -> NumClassesChoice:
-    """Choose the number of classes.
+    """Choose the number of classes: as given by the options, estimated, or by the published criterion.
 
     Args:
         config: criterion and bounds.

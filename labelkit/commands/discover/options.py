@@ -24,7 +24,7 @@ class DiscoverCategoriesConfig(
     PreviousOption,
     IndexConfig,
 ):
-    """``labelkit discover categories``."""
+    """Options of ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
     # these acted with criteria that are gone, and these are refused
@@ -71,7 +71,7 @@ class DiscoverCategoriesConfig(
 
 
 class DiscoverHeadConfig(PreviousOption, IndexConfig):
-    """``labelkit discover head``."""
+    """Options of ``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
@@ -81,7 +81,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
 
 
 class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
-    """``labelkit discover answer``."""
+    """Options of ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
     constants: ClassVar[Mapping[str, object]] = {

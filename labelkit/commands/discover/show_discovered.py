@@ -52,13 +52,13 @@ class _Shown:
     what: str
 
     def is_right(self, image: DiscoveredImage) -> bool | None:
-        """Return whether the label is the true one; ``None`` if that is not known."""
+        """Return whether the label of a discovered image is its true one; ``None`` if that is unknown."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
 
 
 def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
-    """Draw sheet and map of a result or a table.
+    """Draw the images that a discovery labeled, as a contact sheet or on a map.
 
     Raises:
         StoreError: the store or its result cannot be used.

@@ -20,7 +20,7 @@ _ITERATION = "iteration"  # what training runs call a round
 
 @dataclass(frozen=True)
 class DiscoveredImage:
-    """A discovered image with its assigned label.
+    """Discovered image with its assigned label, score, rank and round.
 
     Attributes:
         sample_id: its path below the data root.
@@ -38,14 +38,14 @@ class DiscoveredImage:
 
 
 def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
-    """Return the table as CSV, best rank first."""
+    """Return discovered images as a CSV table, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)
 
 
 def read_discovered_table(path: Path, generation: int | None = None) -> list[DiscoveredImage]:
-    """Read a table with at least the columns ``path,label,score,rank,round``, by round and best rank first.
+    """Read discovered images from a CSV with at least ``path,label,score,rank,round``, by round and best rank.
 
     Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
 

@@ -46,7 +46,7 @@ from labelkit.training.devices import Runtime
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:
-    """Embed a data set with the network of a run, a backbone, or the pixels themselves.
+    """Embed the images of a data set with the network of a run, a backbone, or their pixels, and write a store.
 
     A killed run goes on where it stopped when the same command is given again; rows are the same bytes either way.
 
@@ -121,7 +121,7 @@ def _prepare(config: EmbedConfig) -> _Prepared:
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and model.network.num_outputs > 0
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
-    draws = ViewDraws.of(config, dataset, model.view)
+    draws = ViewDraws.from_config(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
@@ -179,7 +179,7 @@ class _Work:
     lost: dict[int, str] = field(default_factory=dict)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return (b, d) of (b, c, size, size)."""
+        """Return embeddings (b, d) of images (b, c, size, size)."""
         if self.quick is not None:
             return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
         return self.network.embed(images)
@@ -238,7 +238,7 @@ def _begun(options: str) -> _Work:
 
 
 def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Embed one part of a run that another process started.
+    """Embed one part of a store that another process began.
 
     Args:
         options: of the command, as JSON.
@@ -434,7 +434,7 @@ def _embed_rows(
         reader=work.reader,
         identify=True,
         fast_decode=config.fast_decode,
-        **({} if work.draws is None else work.draws.loading(plan.sample_ids)),
+        **({} if work.draws is None else work.draws.loader_options(plan.sample_ids)),
     )
     for batch in loader if len(rows) else ():
         with torch.inference_mode(), runtime.autocast():
@@ -486,7 +486,7 @@ def _embed(
         rows=np.arange(count, dtype=np.int64),
         device=runtime.device,
         fast_decode="fast_decode" in plan.model.numerics,
-        **({} if draws is None else draws.loading(dataset.sample_ids)),
+        **({} if draws is None else draws.loader_options(dataset.sample_ids)),
     )
     for batch in loader:
         for images in (batch.images, *batch.views):
@@ -499,7 +499,7 @@ def _embed(
 
 
 def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
-    """Time two batches on real images, after one that is not timed; write nothing.
+    """Estimate the time of an embedding by timing two batches of real images after a warm-up batch, writing nothing.
 
     A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
     """

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.labels import numbered
+from labelkit.commands.common.labels import number_labels
 from labelkit.commands.common.training_data import (
     PreparedData,
     apply_holdout,
@@ -33,7 +33,7 @@ _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Select images, labeled rows and old classes by ``--label-split``."""
+    """Select the images to embed, their labeled rows and old classes by ``--label-split``."""
     return _chosen(prepare_data(config))
 
 
@@ -49,7 +49,7 @@ def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], ND
 def select_by_run_split(
     config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
-    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
+    """Select images, labeled rows, old classes and the order of classifier columns as the training run did.
 
     Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
     training used. If that was none, labels may be chosen as ``--label-split`` says; images that the run held out stay
@@ -90,7 +90,7 @@ def select_by_run_split(
 
 
 def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a data set is the one a run was trained on, by its labeled images."""
+    """Return whether a data set is the one that a run was trained on, judging by its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
@@ -101,7 +101,7 @@ def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
 
 
 def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
-    """Return the run's own data set with the labels that it used: ``--labels`` may have given others than it has.
+    """Return the data set of a run with the labels that the run used, which ``--labels`` may have given.
 
     Where these are of classes that the data set does not know, its own are of another kind, and are left out.
     """
@@ -111,7 +111,7 @@ def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Imag
     used = dict(zip(run_split["split"]["labeled"], (names[label] for label in run_split["labels"]), strict=True))
     texts = {row: used[name] for row, name in enumerate(dataset.sample_ids) if name in used}
     known = set(_trained_names(run_split)) <= set(dataset.class_names)
-    labels, class_names = numbered(texts, dataset.class_names if known else (), len(dataset))
+    labels, class_names = number_labels(texts, dataset.class_names if known else (), len(dataset))
     given = labels >= 0
     if known:
         labels, given = np.where(given, labels, dataset.labels), given | dataset.given
@@ -121,7 +121,7 @@ def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Imag
 def labels_used_by_run(
     run_split: Mapping[str, Any], dataset: ImageDataset
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (n,) whether a run used the label of an image, and (k,) whether it knew the class."""
+    """Return masks of the images (n,) and classes (k,) whose labels a run used."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])
     labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
@@ -132,7 +132,7 @@ def labels_used_by_run(
 def class_columns(
     run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
 ) -> NDArray[np.int64] | None:
-    """Return the order of a classifier's columns that readers of a store rely on; ``None``: leave its output out.
+    """Return the order in which a store keeps the columns of a classifier's output; ``None`` to leave the output out.
 
     Args:
         run_split: ``split.json`` of the run.

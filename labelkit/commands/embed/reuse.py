@@ -20,7 +20,7 @@ from labelkit.store.schema import VIEWS
 
 
 def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
-    """Return the plan with the rows that are copied.
+    """Plan which embeddings are copied from existing stores instead of computed.
 
     Every image file is read once for its digest.
 
@@ -66,7 +66,7 @@ _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
-    """Raise an error for a store whose rows differ from what the plan would compute for the same images.
+    """Check that a store has the embeddings that an embedding plan would compute for the same images.
 
     The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
     device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and
@@ -106,7 +106,7 @@ def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
 def match_rows(
     stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
 ) -> NDArray[np.int64]:
-    """Match rows by identical image files.
+    """Match images to rows of existing stores by identical image files.
 
     A file that is there several times takes the row of its own name, else the first one of the first store.
 
@@ -134,7 +134,7 @@ def match_rows(
 def copy_rows(
     stores: Sequence[EmbeddingStore], places: NDArray[np.int64], extras: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read rows.
+    """Read the embeddings and image digests of rows from several stores.
 
     Args:
         stores: where they are.

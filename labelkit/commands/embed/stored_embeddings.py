@@ -39,7 +39,7 @@ _ROWS_AT_A_TIME = 4096
 
 
 def embed_rows(config: EmbedConfig) -> SimpleResult:
-    """Embed the rows of a store again, by a run that was trained on rows of the same model.
+    """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
     Names, splits, and what is known of the images stay. Of the store that the run was trained on, or one with its
     images, the new store calls usable the labels that training used; another keeps its own.
@@ -57,7 +57,7 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     if made_by is None:
         problem = f"{config.checkpoint} was trained on images, and {config.index} holds rows"
         raise ConfigError("--index", problem, "Train on rows: `labelkit train simgcd --index STORE.h5`.")
-    data = RowData.of(config.index)
+    data = RowData.from_store(config.index)
     _check_same_model(config, run, data.store, made_by)
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _identity(run, data.store.model, runtime)
@@ -180,7 +180,7 @@ def _through(
 def store_summary(
     store: EmbeddingStore, seconds: float, embedded_now: int, *, already_done: bool, num_reused: int = 0
 ) -> SimpleResult:
-    """Return a summary of a newly embedded store.
+    """Return a summary of a newly embedded store for a command's output.
 
     Args:
         store: the store.

@@ -22,7 +22,7 @@ from labelkit.store.schema import name_bytes
 
 @dataclass(frozen=True)
 class ViewDraws:
-    """Augmented views to draw for each image.
+    """Augmented views to embed for each image: their number, recipe and seed.
 
     Attributes:
         count: of them.
@@ -37,8 +37,8 @@ class ViewDraws:
     spec: ViewSpec
 
     @classmethod
-    def of(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
-        """Return the requested views; ``None`` without any.
+    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
+        """Return the augmented views that the options ask for; ``None`` if they ask for none.
 
         Args:
             config: the options.
@@ -62,24 +62,24 @@ class ViewDraws:
         return cls(config.views, recipe, config.view_seed, spec)
 
     def record(self) -> dict[str, Any]:
-        """Return what a store notes, as plain JSON."""
+        """Return the description of augmented views that a store records, as plain JSON."""
         unchanged = asdict(ViewSpec(self.spec.size))
         numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
         return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
 
-    def loading(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return what an ``EvalLoader`` of these images must be given, to make the views too."""
+    def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments with which an ``EvalLoader`` also makes the views of these images."""
         return {"more_views": (self.spec,) * self.count, "keys": view_keys(sample_ids), "seed": self.seed}
 
 
 def view_keys(sample_ids: Sequence[str]) -> NDArray[np.int64]:
-    """Return (n,) keys of random numbers: by name, so that other images of a listing change nothing."""
+    """Return a random-number key (n,) for each image that depends on its name alone."""
     digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
     return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
 
 def embed_views(batch: EvalBatch, keep: NDArray[np.int64], embed: Callable[[Tensor], Tensor]) -> NDArray[np.float32]:
-    """Return (m, v * d) embeddings of the views of the images that are kept, view after view.
+    """Return the embeddings (m, v * d) of the views of the readable images in a batch, view after view.
 
     Args:
         batch: with views.

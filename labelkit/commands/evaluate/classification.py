@@ -63,7 +63,7 @@ class _Scored:
 
 
 def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
-    """Accuracy over all images, over groups of classes by their training images, and of each class.
+    """Evaluate a classifier's accuracy on all images, on groups of classes by training size, and on each class.
 
     Intervals draw the images again; they hold no other training.
 
@@ -136,7 +136,7 @@ class _GroupScore:
     balanced_accuracy: float
 
     def cells(self) -> list[Cell]:
-        """Return a row of the table, in %."""
+        """Return the scores as a table row, in %."""
         low_high = None if self.interval is None else percent_range(*self.interval)
         top5 = None if self.top5_accuracy is None else percent(self.top5_accuracy)
         rest: list[Cell] = [percent(self.accuracy), low_high, top5, percent(self.balanced_accuracy)]

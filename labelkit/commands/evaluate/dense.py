@@ -34,7 +34,7 @@ from labelkit.training.devices import Runtime
 
 
 class PixelPatchNetwork(PixelNetwork):
-    """The image itself, cut into patches.
+    """Network without weights whose patch features are the pixels of each patch.
 
     Args:
         size: height and width in pixels.
@@ -47,7 +47,7 @@ class PixelPatchNetwork(PixelNetwork):
         self.patch_size = patch_size
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the pixels of every patch, (b, rows, cols, c patch_size**2).
+        """Return the pixels of each patch of the images, (b, rows, cols, c patch_size**2).
 
         Raises:
             ConfigError: the image is no whole number of patches.
@@ -69,7 +69,7 @@ _PIXEL_SIZE = 64
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A frozen network whose patch features are evaluated.
+    """Frozen network whose patch features are evaluated.
 
     Attributes:
         network: on the device, in evaluation mode.
@@ -83,13 +83,13 @@ class FrozenNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Device of the network."""
+        """Device that the network is on."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return tensors[0].device
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Tensor:
-        """Return (b, rows, cols, f) float32 features of images (b, c, h, w) with values in [0, 1]."""
+        """Return float32 patch features (b, rows, cols, f) of images (b, c, h, w) in [0, 1]."""
         spec = self.network.input_spec
         prepared = Normalize(spec.mean, spec.std)(images.to(self.device))
         return self.network.patch_features(prepared).float()
@@ -97,7 +97,7 @@ class FrozenNetwork:
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A few whole images.
+    """Batch of whole images with their patch features and masks.
 
     Attributes:
         rows: (b,) of the data set.
@@ -113,7 +113,7 @@ class WholeBatch:
 
 
 def whole_batches(frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64]) -> Iterator[WholeBatch]:
-    """Yield the features and masks of images, in order."""
+    """Yield batches of whole images with their patch features and masks, in order."""
     for start in range(0, len(rows), frozen.batch_size):
         part = rows[start : start + frozen.batch_size]
         images, pixels, masks = whole_images(dataset, part, frozen.size)
@@ -122,7 +122,7 @@ def whole_batches(frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np
 
 @dataclass(frozen=True)
 class DenseInput:
-    """A network on its device, and the data set.
+    """Network and data set for an evaluation of patch features.
 
     Attributes:
         frozen: the network.
@@ -138,7 +138,7 @@ class DenseInput:
 
 
 def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
-    """Load the network and list the data set.
+    """Load the network and the data set for an evaluation of patch features.
 
     Args:
         config: the options.
@@ -182,7 +182,7 @@ def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
 
 
 def network_record(model: EmbeddingNetwork) -> dict[str, object]:
-    """Return what identifies a network whose maps are evaluated, as plain JSON."""
+    """Return the identity of a network whose patch features are evaluated, as plain JSON."""
     return {
         **model.network.patch_identity,
         "source": model.source,
@@ -192,7 +192,7 @@ def network_record(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Raise an error for a network with a different number of input channels.
+    """Check that a network takes as many input channels as the images have.
 
     Raises:
         ConfigError: they differ.
@@ -206,7 +206,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
 def choose_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
-    """Return a split's name and its rows.
+    """Choose a split of a data set; return its name and rows.
 
     Args:
         dataset: the set.
@@ -236,7 +236,7 @@ def choose_rows(
 
 
 class ChosenSplits(NamedTuple):
-    """Names and rows of the training images and of the evaluation images."""
+    """Names and rows of the training split and of the evaluation split."""
 
     train: str
     train_rows: NDArray[np.int64]
@@ -247,7 +247,7 @@ class ChosenSplits(NamedTuple):
 def choose_splits(
     config: EvaluateSegmentationConfig | EvaluateDetectionConfig, dataset: ImageDataset, order: Sequence[str]
 ) -> ChosenSplits:
-    """Choose images to train on, of the first split of an order for ``auto``, and others to score.
+    """Choose the split to train on (for ``auto``, the first of ``order``) and another one to evaluate on.
 
     Raises:
         ConfigError: there are no such splits, or they share images.
@@ -269,7 +269,7 @@ def choose_splits(
 
 @dataclass(frozen=True)
 class MaskScores:
-    """Scores of masks over several seeds.
+    """Segmentation scores over several seeds: mean IoU, pixel accuracy, and scores per class.
 
     Attributes:
         names: the c classes.
@@ -286,8 +286,8 @@ class MaskScores:
     accuracy: NDArray[np.float64]
 
     @classmethod
-    def of(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
-        """Summarize the scores of all seeds."""
+    def average(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
+        """Average the segmentation scores of all seeds."""
         iou, accuracy = class_means(scores)
         return cls(
             names,
@@ -298,7 +298,7 @@ class MaskScores:
         )
 
     def values(self) -> dict[str, object]:
-        """Return them as plain JSON."""
+        """Return the segmentation scores as plain JSON."""
         return {
             "mean_iou": self.mean_iou,
             "pixel_accuracy": self.pixel_accuracy,
@@ -310,7 +310,7 @@ class MaskScores:
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write a result as indented JSON if an output path is set."""
+    """Write scores as indented JSON, if there is an output path."""
     if path is None:
         return ()
     commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
@@ -320,20 +320,20 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def write_requested(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the requested result and pictures."""
+    """Write the scores and the sheet of masks that the options ask for."""
     made = write_scores(config.out, values)
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:
-    """Return mean and standard deviation (of the sample; null for one value) of numbers, and the numbers."""
+    """Return numbers with their mean and their sample standard deviation, which is null for a single number."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
 def percent_and_std(score: dict[str, object]) -> str:
-    """Return ``12.3 ± 0.6`` of what ``mean_and_std`` made, in %."""
+    """Format the mean and deviation from ``mean_and_std`` in percent: ``12.3 ± 0.6``."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
     if math.isnan(mean):
@@ -342,7 +342,7 @@ def percent_and_std(score: dict[str, object]) -> str:
 
 
 def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (c,) means of IoU and accuracy of every class over several scores, NaN where there is none."""
+    """Average IoU and accuracy of each class (c,) over several scores; NaN where a class has none."""
     means = []
     for values in (np.stack([score.iou for score in scores]), np.stack([score.class_accuracy for score in scores])):
         known = np.isfinite(values)
@@ -356,7 +356,7 @@ _LEGEND_WIDTH = 4
 
 
 class MaskPicture(NamedTuple):
-    """One image with both masks.
+    """Image with its true and its predicted mask.
 
     Attributes:
         name: below the image.
@@ -372,7 +372,7 @@ class MaskPicture(NamedTuple):
 
 
 def mask_colors(number: int) -> NDArray[np.uint8]:
-    """Return (number, 3) colors, black first, that neighbors can be told apart by: those of the PASCAL VOC masks."""
+    """Return the PASCAL VOC colormap, (number, 3), which starts with black."""
     colors = np.zeros((number, 3), dtype=np.uint8)
     for label in range(number):
         for bit in range(8):
@@ -382,14 +382,14 @@ def mask_colors(number: int) -> NDArray[np.uint8]:
 
 
 def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a mask in color, (h, w, 3) uint8."""
+    """Color a mask by class, (h, w, 3) uint8."""
     painted: NDArray[np.uint8] = mask_colors(IGNORE + 1)[mask]
     painted[mask == IGNORE] = _WHITE
     return painted
 
 
 def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> Path:
-    """Write a PNG with a row per image: it, its true mask, the predicted one; then the colors of the classes.
+    """Write a PNG with a row per image (image, true mask, predicted mask), then the colors of the classes.
 
     Args:
         path: PNG to write; an existing file is replaced.

@@ -42,7 +42,7 @@ class DenseConfig(
     GateConfig,
     ModelConfig,
 ):
-    """Shared options: images with masks, a network, and outputs."""
+    """Options shared by the evaluations of patch features: data, network and outputs."""
 
     dataset: str = Field(
         "scenes",
@@ -62,7 +62,7 @@ class DenseConfig(
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
-    """``labelkit evaluate segmentation``."""
+    """Options of ``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
     constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False, "per_class": False}
@@ -129,7 +129,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
 
 class EvaluatePatchClustersConfig(DenseConfig):
-    """``labelkit evaluate patch-clusters``."""
+    """Options of ``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
     constants: ClassVar[Mapping[str, object]] = {
@@ -161,7 +161,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
 
 class EvaluateTrackingConfig(DenseConfig):
-    """``labelkit evaluate tracking``."""
+    """Options of ``labelkit evaluate tracking``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
     constants: ClassVar[Mapping[str, object]] = {
@@ -197,7 +197,7 @@ class EvaluateDetectionConfig(
     GateConfig,
     ModelConfig,
 ):
-    """``labelkit evaluate detection``; defaults are those of CoTAP's Tables V and X, where the source gives them."""
+    """Options of ``labelkit evaluate detection``, with the defaults of CoTAP's Tables V and X where it gives them."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
     constants: ClassVar[Mapping[str, object]] = {
@@ -288,10 +288,10 @@ class EvaluateDetectionConfig(
 
     @property
     def shorter_side(self) -> int:
-        """Of images in pixels."""
+        """Length of the shorter side of images, in pixels."""
         return self.image_size or 800
 
     @property
     def longest_side(self) -> int:
-        """Return the maximum length of the longer side."""
+        """Maximum length of the longer side of images, in pixels."""
         return self.longer_side or self.shorter_side * 5 // 3

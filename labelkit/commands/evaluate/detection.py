@@ -61,20 +61,20 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
 class Updates(NamedTuple):
-    """Number of updates, of warm-up updates, and of updates before the learning rate drops to a tenth."""
+    """Numbers of updates for a detector: in all, for warm-up, and before each tenfold drop of the learning rate."""
 
     steps: int
     warmup: int
     drops: tuple[int, ...]
 
     @classmethod
-    def of(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
-        """Return those for this many training images."""
+    def for_images(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
+        """Compute the numbers of updates for a number of training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
     def factor(self, step: int) -> float:
-        """Return what the learning rate is multiplied by in a step, counted from 0."""
+        """Return the learning-rate factor of a step, counted from 0."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return rise * 0.1 ** sum(step >= drop for drop in self.drops)
 
@@ -89,7 +89,7 @@ def train_detector(
     seed: int,
     advance: Callable[[int], None] = lambda number: None,
 ) -> nn.Module:
-    """Train a detector by the sum of its losses, by AdamW.
+    """Train a detector on a backbone with AdamW, by the sum of its losses.
 
     Args:
         config: which detector, and how it is trained.
@@ -108,7 +108,7 @@ def train_detector(
         DivergenceError: a loss is no number.
         DatasetError: an image or an outline cannot be used.
     """
-    updates, num_classes = Updates.of(config, len(rows)), len(dataset.object_classes)
+    updates, num_classes = Updates.for_images(config, len(rows)), len(dataset.object_classes)
     size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
     detector = build_detector(network, config.detector, num_classes, size=size, seed=seed)
     body: DetectionBackbone = detector.backbone
@@ -169,7 +169,7 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
 
 
 def layer_depth(name: str, depth: int) -> int:
-    """Return how many blocks, and what follows them, stand between a parameter of the backbone and the pyramid."""
+    """Return the number of layers (blocks and final norm) between a backbone parameter and the feature pyramid."""
     if not depth or not name.startswith("backbone.backbone.net."):
         return 0
     block = _BLOCK.search(name)
@@ -212,7 +212,7 @@ def detect(
     num_workers: int = 0,
     advance: Callable[[int], None] = lambda number: None,
 ) -> list[dict[str, Any]]:
-    """Return the detections in images, as `labelkit.data.object_images.coco_scores` takes them.
+    """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
 
     Args:
         detector: in evaluation mode.
@@ -282,7 +282,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
     with current_progress().task("check sizes of images", total=len(used)) as task:
         check_sizes(dataset, used, task.advance)
-    updates = Updates.of(config, len(rows.train_rows))
+    updates = Updates.for_images(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
     for seed in range(config.seed, config.seed + config.seeds):
@@ -299,7 +299,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
                 num_workers=config.num_workers or 0,
                 advance=task.advance,
             )
-        for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
+        for part, scores in score_detections(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
     return _result(config, dataset, rows, updates, model, parts)
 
@@ -320,7 +320,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
 
 
 def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
-    """Return the true objects of some rows, as `coco_scores` takes them.
+    """Return the annotated objects of images, in the format that `coco_scores` takes.
 
     Raises:
         DatasetError: an outline cannot be read.
@@ -348,8 +348,10 @@ def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool)
     return entries
 
 
-def score(dataset: ImageDataset, truth: Entries, found: Entries, num_images: int, *, masks: bool) -> dict[str, Scores]:
-    """Score detections by the rules of the set.
+def score_detections(
+    dataset: ImageDataset, truth: Entries, found: Entries, num_images: int, *, masks: bool
+) -> dict[str, Scores]:
+    """Score detections by the rules of the data set, COCO's or VOC's.
 
     Args:
         dataset: says which rules, and the classes.

@@ -35,7 +35,9 @@ _NO_SPLIT = "(no split)"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
-    """Accuracy All/Old/New with intervals, NMI, AMI, ARI and kinds of error of every grouping of a store.
+    """Evaluate the groupings of a store against its labels by clustering accuracy, NMI, AMI and ARI.
+
+    Accuracy is All/Old/New with intervals; kinds of error are counted, too.
 
     Rows that training could use the label of are left out by default, as in all published numbers; each split is
     scored on its own. The intervals are those of :func:`accuracy_intervals`: rows are drawn again, clusters and

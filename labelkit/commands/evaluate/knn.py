@@ -30,7 +30,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 @dataclass(frozen=True)
 class LabeledSplits:
-    """Features and labels of gallery and queries.
+    """Features and labels of the gallery and the queries of an evaluation.
 
     Attributes:
         store: the store.
@@ -54,7 +54,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Return whether gallery and queries are the same rows."""
+        """Whether gallery and queries are the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
@@ -67,7 +67,7 @@ def choose_labeled_splits(
     label_column: str | None = None,
     leave_one_out: bool = False,
 ) -> LabeledSplits:
-    """Choose the labeled rows of two splits.
+    """Choose the labeled rows of two splits as gallery and queries.
 
     Args:
         store: the store.
@@ -142,7 +142,7 @@ _LR: Final = {"sgd": 10.0, "adamw": 0.01}
 
 
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
-    """Evaluate a linear classifier trained on one split and tested on another.
+    """Evaluate features by a linear classifier trained on one split and tested on another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for.
@@ -274,7 +274,7 @@ _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
-    """Evaluate kNN classification of one split with the labels of another.
+    """Evaluate features by kNN classification of one split with the labels of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for. A row has no vote on

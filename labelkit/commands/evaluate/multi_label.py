@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import make_crops, resized
+from labelkit.commands.evaluate.probes import make_crops, resize_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
@@ -41,7 +41,7 @@ _BIAS = 0.1
 
 
 class PresenceHead(nn.Module):
-    """A frozen part, and layers that are trained on what it makes of images.
+    """Multi-label classifier whose layers are trained on top of a frozen network.
 
     Args:
         network: stays as it is; ``fully-connected`` copies its wide layers and draws them anew, with a standard
@@ -83,7 +83,7 @@ class PresenceHead(nn.Module):
         self._frozen = frozen
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to logits; no gradient reaches the frozen part."""
+        """Return one logit per class, (b, c), for images (b, channels, h, w); the frozen part gets no gradient."""
         with torch.no_grad():
             inputs = self._frozen(images)
         logits: Tensor = self.layers(inputs.float())
@@ -116,7 +116,7 @@ class _Images:
 
 
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
-    """Train a classifier of several classes on the frozen network, and score it on other images.
+    """Train a multi-label classifier on a frozen network, and evaluate it on other images.
 
     Raises:
         DatasetError: the set does not say which classes its images have.
@@ -159,7 +159,7 @@ def _images(
     if split not in dataset.split_names:
         raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
     chosen = dataset.select(dataset.in_split(split))
-    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resized(size), device=runtime.device)
+    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resize_side(size), device=runtime.device)
     bank.check(0.0)
     assert chosen.presence is not None
 
@@ -193,7 +193,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, 
 
 
 def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
-    """Return the cross-entropies of the classes of an image, summed: the mean over images.
+    """Compute the binary cross-entropy of multi-label logits, summed over classes and averaged over images.
 
     Args:
         logits: (b, c).
@@ -220,7 +220,7 @@ def _score(
     slots[rows] = np.arange(len(rows))
     sums = np.zeros((len(rows), images.presence.shape[1]))
     random = config.crops == "random-ten"
-    whole = ViewSpec(resized(size), resize_ratio=1.0)
+    whole = ViewSpec(resize_side(size), resize_ratio=1.0)
     with current_progress().task("score", total=len(rows) * (_RANDOM_CROPS if random else 1)) as task:
         for number in range(_RANDOM_CROPS if random else 1):
             # keys that no training view has: those count from the other end

@@ -34,7 +34,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
-    """``labelkit evaluate answer``."""
+    """Options of ``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
     constants: ClassVar[Mapping[str, object]] = {
@@ -61,7 +61,7 @@ class EvaluateClusteringConfig(
     LabelsOption,
     ScoresConfig,
 ):
-    """``labelkit evaluate clustering``."""
+    """Options of ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
@@ -92,7 +92,7 @@ class EvaluateClusteringConfig(
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
-    """``labelkit evaluate knn``."""
+    """Options of ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
     constants: ClassVar[Mapping[str, object]] = {
@@ -132,7 +132,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
-    """``labelkit evaluate linear``."""
+    """Options of ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
     constants: ClassVar[Mapping[str, object]] = {"per_class": False}
@@ -193,7 +193,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
-    """``labelkit evaluate retrieval``."""
+    """Options of ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
 
@@ -248,7 +248,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
 class EvaluateClassificationConfig(
     HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig, ScoresConfig
 ):
-    """``labelkit evaluate classification``."""
+    """Options of ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
     constants: ClassVar[Mapping[str, object]] = {"groups": "auto", "seen_only": False, "confusion": None}
@@ -295,7 +295,7 @@ _DATA: JsonDict = {"panel": "Data"}
 class EvaluatePresenceConfig(
     PerClassOption, ThreadsOption, DeviceOption, WorkersOption, DatasetOptions, GateConfig, ModelConfig
 ):
-    """``labelkit evaluate presence``; defaults are those of DeepCluster's code, which SeLa follows."""
+    """Options of ``labelkit evaluate presence``, with the defaults of DeepCluster's code, which SeLa follows."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
     constants: ClassVar[Mapping[str, object]] = {
@@ -336,7 +336,7 @@ class EvaluatePresenceConfig(
 
 
 class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsOption, GateConfig):
-    """``labelkit evaluate probes``; defaults are those of SeLa's released code (eval_linear_probes.py)."""
+    """Options of ``labelkit evaluate probes``, with the defaults of SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
     constants: ClassVar[Mapping[str, object]] = {

@@ -51,7 +51,7 @@ class _Patches:
 
 
 def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
-    """Group the patches of a split and score the groups as masks, after matching them with the classes.
+    """Cluster the patches of a split, match the clusters with classes, and score them as segmentation masks.
 
     Raises:
         ConfigError: no such split, fewer groups than classes, or fewer patches than groups.
@@ -84,7 +84,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
             ][:PICTURES]
         scores.append(counts.scores())
-    summary = MaskScores.of(scores, names)
+    summary = MaskScores.average(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
         **summary.values(),
@@ -175,7 +175,7 @@ def _matched(
 
 
 def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of each group from the (k, c) pixels they share, so that the sum of IoU is largest.
+    """Match each group with a class so that the sum of IoU is largest, given the (k, c) pixels that they share.
 
     As many groups as classes are matched one to one; of more, each takes the class of its largest IoU. Groups that
     share nothing with their class become class 0, the background.

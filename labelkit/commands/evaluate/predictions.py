@@ -31,7 +31,7 @@ _CURVE_POINTS = 100
 
 
 def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
-    """Reliability before and after calibration, risk-coverage, and what became of old and new classes.
+    """Evaluate predictions by reliability before and after calibration, by risk-coverage, and by old and new classes.
 
     Raises:
         StoreError: the store has no truth for the rows answered, or the result is no answer.
@@ -207,7 +207,7 @@ def _tables(judged: _Judged) -> list[Table]:
 
 
 def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own, or the matched class of a new group.
+    """Return the class of each group: its own, or for a new group the class that it is matched with.
 
     Args:
         labels: (n,) integers >= 0, the truth.

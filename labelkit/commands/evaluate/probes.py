@@ -38,13 +38,13 @@ from labelkit.training.devices import Runtime
 _RESIZED = 256 / 224
 
 
-def resized(size: int) -> int:
-    """Side from which crops of a size are taken: 256 for 224."""
+def resize_side(size: int) -> int:
+    """Return the side that images are resized to before they are cropped to ``size``: 256 for 224."""
     return round(size * _RESIZED)
 
 
 def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Center, or corners and center and their mirror images, of (b, c, s, s)."""
+    """Crop the center of images (b, c, s, s), or with ``ten`` the corners and center, also mirrored if ``mirror``."""
     far = images.shape[-1] - size
     middle = round(far / 2)
     places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
@@ -64,7 +64,7 @@ _PROTOCOL = (
 
 
 def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
-    """Return the ReLU after each convolution, by its name in the network.
+    """Return the ReLU that follows each convolution of a network, by name.
 
     Raises:
         UnsupportedBackboneError: there is no convolution, or one without a ReLU of its own, as in residual networks.
@@ -92,8 +92,8 @@ def _not_plain(problem: str) -> UnsupportedBackboneError:
 
 
 @contextmanager
-def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Return a list that each forward pass fills with the maps of these layers, in order of execution."""
+def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect the outputs of layers in a list at each forward pass, in order of execution."""
     maps: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
     try:
@@ -104,7 +104,9 @@ def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
-    """Return kernel (= stride), padding and pooled side: the smallest kernel, then the largest padding, that fit.
+    """Choose the kernel (= stride) and padding that pool maps to at most ``max_values`` numbers.
+
+    They are the smallest kernel, then the largest padding, that fit; the pooled side is returned, too.
 
     For the AlexNet of 224 pixels and 9,600 numbers these are the published ones: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
 
@@ -122,7 +124,7 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
 
 
 class FeatureProbe(nn.Sequential):
-    """A linear layer on unchanged embeddings.
+    """Linear probe on frozen embeddings.
 
     Args:
         dim: d.
@@ -139,7 +141,7 @@ class FeatureProbe(nn.Sequential):
 
 
 class ConvProbe(nn.Sequential):
-    """Pooling, batch normalization without learned scale, and a linear layer.
+    """Linear probe on convolutional maps, after pooling and batch normalization without learned scale.
 
     Args:
         channels: of the maps.
@@ -213,7 +215,7 @@ class _Score:
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
-    """Train a probe after each convolution, all in the same passes, or one on the embedding; score on other images.
+    """Train linear probes after all convolutions at once, or on the embedding, and evaluate them on other images.
 
     The network stays as it is, with the running statistics of its normalization. True labels of all training images are
     used: this measures features, it makes none.
@@ -287,7 +289,7 @@ def _images(
     max_bad_fraction: float,
 ) -> _Images:
     spec = network.input_spec
-    base = resized(spec.size)
+    base = resize_side(spec.size)
     bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
     bank.check(max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
@@ -299,7 +301,7 @@ def _images(
 @contextmanager
 def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[Callable[[Tensor], list[Tensor]]]:
     """Give a function: images to the maps of the layers, or to the embedding as maps of one place."""
-    with collected(list(layers.values())) as maps:
+    with collect_outputs(list(layers.values())) as maps:
 
         def look(images: Tensor) -> list[Tensor]:
             maps.clear()
@@ -380,7 +382,7 @@ def _score(
 ) -> list[_Score]:
     """Accuracy of each probe, its outputs averaged over the crops of an image."""
     size = network.input_spec.size
-    view = ViewSpec(resized(size), resize_ratio=1.0)
+    view = ViewSpec(resize_side(size), resize_ratio=1.0)
     ten = config.crops == "ten"
     for probe in probes:
         probe.eval()

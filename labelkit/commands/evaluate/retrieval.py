@@ -51,7 +51,7 @@ class _Side:
 
 
 def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
-    """Recall@K, MAP@R and R-precision of a store's rows by cosine, exactly, and NMI of k-means.
+    """Evaluate exact cosine retrieval within a store by Recall@K, MAP@R and R-precision, and k-means by NMI.
 
     Rows look each other up, each without itself; or those of one split, or store, look up those of another. Ties count
     as what a random order of the tied rows would give. A query whose class has no other row there is left out.

@@ -48,7 +48,7 @@ _AREA = (0.8, 1.0)
 
 
 def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
-    """Train heads, with the network or on features that stay as they are, and score their masks by mean IoU.
+    """Train segmentation heads on frozen features, or with the network, and evaluate their masks by mean IoU.
 
     Raises:
         ConfigError: no such split, the images scored were trained on, or a network that cannot be tuned.
@@ -67,7 +67,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores())
         pictures += drawn
-    summary = MaskScores.of(scores, names)
+    summary = MaskScores.average(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
         **summary.values(),
@@ -187,7 +187,7 @@ def train_head(
     seed: int,
     advance: Callable[[int], None] = lambda number: None,
 ) -> nn.Module:
-    """Train a head by cross-entropy over all pixels that are not ignored, by Adam.
+    """Train a segmentation head on frozen features with Adam, by cross-entropy over all pixels that are not ignored.
 
     Args:
         config: which head, and how it is trained.
@@ -226,7 +226,7 @@ def tune_network(
     seed: int,
     advance: Callable[[int], None] = lambda number: None,
 ) -> FrozenNetwork:
-    """Train a copy of a network and a head by cross-entropy over all pixels that are not ignored, by AdamW.
+    """Fine-tune a copy of a network and a head with AdamW, by cross-entropy over all pixels that are not ignored.
 
     Args:
         config: which head, and how it is trained.
@@ -283,7 +283,7 @@ def _fit(
 
 
 def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats of logits (b, c, h', w'), stretched to labels (b, h, w); 255 is left out.
+    """Compute the mean cross-entropy in nats of logits (b, c, h', w') resized to labels (b, h, w), ignoring label 255.
 
     0 if every label is 255.
     """
@@ -294,7 +294,7 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]:
-    """Return the most likely class of every pixel of whole images, each as large as its mask."""
+    """Return the most likely class of each pixel of whole images, in the size of their masks."""
     logits = head(batch.features.permute(0, 3, 1, 2))
     return [
         functional.interpolate(one[None], mask.shape, mode="bilinear", align_corners=False)[0]
@@ -318,7 +318,7 @@ def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> It
 def training_crops(
     config: EvaluateSegmentationConfig, dataset: ImageDataset, rows: NDArray[np.int64], size: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images (b, c, s, s) in [0, 1] and masks (b, s, s), as they are trained on; s is ``size`` by default."""
+    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); s is ``size`` by default."""
     size = config.train_size or size
     view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
     for places, drawn in _drawn_rows(config, len(rows), seed):

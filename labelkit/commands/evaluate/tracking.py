@@ -46,7 +46,7 @@ class _ObjectScore:
 
 
 def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
-    """Propagate object masks from frame to frame by patch similarity and score them by J and F.
+    """Evaluate patch features by propagating object masks through videos, scored by J and F.
 
     Raises:
         ConfigError: no such split, or nothing to score in it.
@@ -119,7 +119,7 @@ def _patch_size(frozen: FrozenNetwork) -> int:
 
 
 def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
-    """Return rows and columns in pixels that a frame is resized to.
+    """Return the height and width in pixels that a video frame is resized to.
 
     The shorter side becomes ``short_side``, or stays if it is smaller, down to whole patches; the longer one follows,
     down to a multiple of 64, or of the patch below 64.
@@ -210,7 +210,7 @@ def propagate_masks(
     top_k: int,
     temperature: float,
 ) -> Tensor:
-    """Propagate soft masks to a frame from earlier frames.
+    """Propagate soft object masks from earlier video frames to a frame by patch similarity.
 
     A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
     most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
@@ -256,7 +256,7 @@ def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Te
 
 
 def stretch_shares(shares: Tensor) -> Tensor:
-    """Stretch each object's shares (..., o) over all other dimensions to [0, 1]; flat ones stay as they are."""
+    """Rescale the mask of each object (..., o) to the range [0, 1]; constant masks stay as they are."""
     flat = shares.flatten(0, -2)
     low, high = flat.min(0).values, flat.max(0).values
     span = high - low

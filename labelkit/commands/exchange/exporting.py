@@ -44,7 +44,7 @@ class _Export:
     single: NDArray[Any] | None = None
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Read the embeddings in pieces of rows."""
+        """Yield the embeddings to export in blocks of rows."""
         assert self.embeddings is not None
         step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
         for start in range(0, len(self.embeddings), step):
@@ -52,7 +52,9 @@ class _Export:
 
 
 def export_store(config: ExportConfig) -> SimpleResult:
-    """Write one file, and next to a ``.npy`` one of names; each is written completely or not at all.
+    """Export embeddings, labels, a result or the model of a store to a file for other programs.
+
+    A ``.npy`` gets a file of names next to it; each file is written completely or not at all.
 
     Raises:
         StoreError: the store or result cannot be used, or lacks what is asked for.

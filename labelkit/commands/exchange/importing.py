@@ -37,7 +37,7 @@ _SHOWN_NAMES = 12
 
 
 def import_store(config: ImportConfig) -> SimpleResult:
-    """Read and check embeddings, and write a store of them, completely or not at all.
+    """Import embeddings that another program wrote as a store, completely or not at all.
 
     Raises:
         StoreError: the source cannot be used, or the output exists; says the row or line.

@@ -14,7 +14,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
-    """Write the network of a store: images (b, c, h, w), prepared as its metadata say, to embeddings (b, d).
+    """Export the network of a store as an ONNX model from images (b, c, h, w) to embeddings (b, d).
 
     The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
     center, divide by 255, subtract ``mean``, divide by ``std``.

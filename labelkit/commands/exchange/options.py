@@ -29,7 +29,7 @@ def _suffix(path: Path, known: tuple[str, ...]) -> Path:
 
 
 class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
-    """``labelkit import``."""
+    """Options of ``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
 
@@ -124,7 +124,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
 
 
 class ExportConfig(OverwriteOption, IndexOption):
-    """``labelkit export``."""
+    """Options of ``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)
 
@@ -185,12 +185,12 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @property
     def kind(self) -> str:
-        """Suffix of the file, in lower case."""
+        """Suffix of the exported file, in lower case."""
         return f".{self.format}" if self.out is None else self.out.suffix.lower()
 
     @property
     def file(self) -> Path:
-        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` next to ``photos.h5``."""
+        """File to export to, next to ``photos.h5``: ``photos.npy``, ``photos.labels.csv`` or ``photos.RESULT.csv``."""
         if self.out is not None:
             return self.out
         part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")

@@ -25,7 +25,7 @@ MANY_DOUBTS = 0.2
 
 
 def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
-    """List the doubtful labels of a store, the most doubtful first, as a CSV to correct.
+    """Find labels of a store that are likely wrong, and list them as a CSV to correct, most doubtful first.
 
     A label is doubtful if the nearest labeled image, the nearest mean of a class, and a linear classifier all prefer
     another class without it. A label that no other image has cannot be judged.
@@ -44,7 +44,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         problem = f"gives labels of {len(classes)} classes to the rows in use: a label is compared with those of others"
         raise DatasetError(given.where, problem, "Pass more --labels.")
     of_store = rows[labeled]
-    images = None if config.sheet is None else StoredImages.of(store, of_store, config)
+    images = None if config.sheet is None else StoredImages.from_store(store, of_store, config)
     doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     judged = int(np.isfinite(doubts.score).sum())

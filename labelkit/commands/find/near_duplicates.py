@@ -41,7 +41,7 @@ _COARSE = 16
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of duplicate images; positions count the searched rows.
+    """Pairs of duplicate images, clustered; positions count the searched rows.
 
     Attributes:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
@@ -56,7 +56,7 @@ class Duplicates:
     clusters: NDArray[np.int64]
 
     def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return (cluster, kind of it, places), by number; a cluster of copies is ``copies``, else ``burst``."""
+        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``burst``, positions of the images)."""
         found: dict[int, tuple[str, dict[int, None]]] = {}
         for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
             _, places = found.setdefault(cluster, ("burst" if KINDS[kind] == "burst" else "copies", {}))
@@ -65,7 +65,7 @@ class Duplicates:
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
-    """List pairs of images that are the same file, the same picture, or a burst, as a CSV.
+    """Find pairs of images that are the same file, the same picture or a burst, and list them as a CSV.
 
     Raises:
         StoreError: the store cannot be used, or its rows were imported without their images.
@@ -74,7 +74,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    images = StoredImages.of(store, rows, config)
+    images = StoredImages.from_store(store, rows, config)
     features = stored_rows(store, rows)
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))

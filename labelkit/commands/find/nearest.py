@@ -16,7 +16,7 @@ _QUERIES = 1024
 def nearest_others(
     rows: Rows, k: int, what: str, among: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the k nearest other rows of each row by cosine, nearest first.
+    """Find the k nearest other rows of each row by cosine, nearest first.
 
     Args:
         rows: (n, d) of any length.

@@ -53,7 +53,7 @@ class _Nearest:
 
 
 def find_novel(config: FindNovelConfig) -> SimpleResult:
-    """List the images without a label that are least like the classes with labels, as a CSV.
+    """Find the unlabeled images that are least similar to the labeled classes, and list them as a CSV.
 
     Raises:
         StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
@@ -80,7 +80,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
                 f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
             )
             raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
-    images = None if config.sheet is None else StoredImages.of(store, np.arange(store.n), config)
+    images = None if config.sheet is None else StoredImages.from_store(store, np.arange(store.n), config)
     nearest = _nearest(config, store, rows, given, 1)
     if earlier is None:
         scores = novelty(_new_shares(config, store, result, rows, is_new), nearest.cosines[:, 0])

@@ -23,7 +23,7 @@ _OUTPUT = option("Output", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
-    """A command that searches the images of a store and lists findings."""
+    """Options shared by the ``labelkit find`` commands."""
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
     sheet: Path | None = Field(
@@ -32,7 +32,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption,
 
 
 class FindDuplicatesConfig(FindConfig):
-    """``labelkit find duplicates``."""
+    """Options of ``labelkit find duplicates``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
@@ -49,7 +49,7 @@ class FindDuplicatesConfig(FindConfig):
 
 
 class FindOddConfig(FindConfig):
-    """``labelkit find odd``."""
+    """Options of ``labelkit find odd``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "odd")
 
@@ -63,13 +63,13 @@ class FindOddConfig(FindConfig):
 
 
 class FindMislabeledConfig(AddedLabelsOption, FindConfig):
-    """``labelkit find mislabeled``."""
+    """Options of ``labelkit find mislabeled``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "mislabeled")
 
 
 class FindNovelConfig(FindConfig):
-    """``labelkit find novel``."""
+    """Options of ``labelkit find novel``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "novel")
 

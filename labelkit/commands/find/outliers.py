@@ -28,7 +28,7 @@ _SHOWN = 20
 
 
 def find_odd(config: FindOddConfig) -> SimpleResult:
-    """List the odd images of a store with reasons and scores, the oddest first, as a CSV.
+    """Find the outliers among the images of a store, and list them with reasons as a CSV, most unusual first.
 
     Rows that were imported without their images are judged by their embeddings alone.
 
@@ -41,7 +41,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     images: StoredImages | None = None
     if store.has_images or config.sheet is not None:
-        images = StoredImages.of(store, rows, config)
+        images = StoredImages.from_store(store, rows, config)
     else:
         current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:

@@ -36,7 +36,7 @@ _MOST_LINES = 100
 
 @dataclass
 class StoredImages:
-    """Images of some rows of a store, as files that are read again.
+    """Image files behind some rows of a store.
 
     Attributes:
         store: whose.
@@ -51,8 +51,8 @@ class StoredImages:
     left_out: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> StoredImages:
-        """Find the images of a store.
+    def from_store(cls, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> StoredImages:
+        """Locate the image files of a store.
 
         Raises:
             DatasetError: they are not where they were.
@@ -68,7 +68,7 @@ class StoredImages:
         what: str,
         wanted: NDArray[np.int64] | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Read images once and yield (place among the rows, what ``work`` makes of its gray pixels), in order.
+        """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
 
         Images that are gone, cannot be read, or are no longer those that were embedded are left out, which is said.
 
@@ -122,15 +122,15 @@ class StoredImages:
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
     def skipped_records(self) -> list[dict[str, object]]:
-        """Return the reasons and numbers of images that were left out, for JSON."""
+        """Return why images were left out, and how many, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
     def name(self, place: int) -> str:
-        """Return the path of an image as the store has it."""
+        """Return the path of an image as recorded in the store."""
         return self.store.sample_ids[int(self.rows[place])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """Write the contact sheet if requested, from lines of (position, texts below); does nothing without lines."""
+        """Write the contact sheet, if requested, from lines of (position, texts below), unless there are none."""
         if config.sheet is None:
             return
         if not lines:
@@ -149,5 +149,5 @@ class StoredImages:
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
-    """Write the CSV."""
+    """Write the findings as CSV."""
     commit_bytes(config.out, csv_bytes(columns, lines))

@@ -39,8 +39,8 @@ T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
 
-def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) -> tuple[Arrays, bool]:
-    """Return arrays, and whether they were in the cache; otherwise they are made and kept there.
+def cached_arrays(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) -> tuple[Arrays, bool]:
+    """Return arrays from the cache of matches, or compute and cache them; also return whether they were cached.
 
     Args:
         folder: of the cache.
@@ -72,7 +72,7 @@ def _in_contexts(items: Sequence[T] | NDArray[Any]) -> tuple[Sequence[T] | NDArr
 
 
 class KeypointReader:
-    """Keypoints of the images of a store, by row.
+    """Reader of the keypoints of a store's images, with a cache.
 
     Args:
         dataset: the images.
@@ -124,7 +124,7 @@ class KeypointReader:
             return {"points": keypoints.points, "descriptors": keypoints.descriptors, "size": np.array(keypoints.size)}
 
         of = {"image": self._sha256[row].tobytes().hex(), "channels": self._dataset.in_channels}
-        arrays, is_cached = cached("keypoints", of, make)
+        arrays, is_cached = cached_arrays("keypoints", of, make)
         height, width = arrays["size"].tolist()
         return Keypoints(arrays["points"], arrays["descriptors"], (height, width)), is_cached
 
@@ -132,7 +132,7 @@ class KeypointReader:
 def match_pairs(
     keypoints: KeypointReader, pairs: NDArray[np.int64], sha256: NDArray[np.uint8], pool: ThreadPoolExecutor, task: Task
 ) -> tuple[Matches, int]:
-    """Match pairs of images.
+    """Match the keypoints of image pairs, reusing cached matches.
 
     Args:
         keypoints: of all images, found.
@@ -166,7 +166,7 @@ def match_pairs(
             return dict(vars(join_matches(made)))
 
         digests = [sha256[rows].tobytes() for rows in part.T] + [np.ascontiguousarray(part, dtype="<i8").tobytes()]
-        arrays, is_cached = cached("pairs", {"pairs": hashlib.sha256(b"".join(digests)).hexdigest()}, make)
+        arrays, is_cached = cached_arrays("pairs", {"pairs": hashlib.sha256(b"".join(digests)).hexdigest()}, make)
         found.append(Matches(**{field.name: arrays[field.name] for field in fields(Matches)}))
         if is_cached:
             num_cached += len(part)

@@ -16,7 +16,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class MatchConfig(OverwriteOption, StoredImagesOptions):
-    """``labelkit match``."""
+    """Options of ``labelkit match``."""
 
     command: ClassVar[tuple[str, ...]] = ("match",)
     constants: ClassVar[Mapping[str, object]] = {

@@ -63,12 +63,12 @@ class _Compared:
 
     @property
     def without_keypoints(self) -> int:
-        """Images that were read and have no keypoints."""
+        """Number of images that were read but have no keypoints."""
         return int((self.keypoints.num_keypoints == 0).sum())
 
 
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
-    """Find matches and write them; results are cached so that a stopped run can continue.
+    """Find images of a store that show the same thing, and write the matches; a stopped run continues from the cache.
 
     Raises:
         StoreError: the store cannot be used.
@@ -208,7 +208,7 @@ def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: Imag
 
 
 def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the (p, 2) pairs of rows to compare, first below second, sorted."""
+    """Return the row pairs (p, 2) to compare, first below second, sorted: nearest neighbors, within clusters if any."""
     if config.num_clusters is None:
         groups = [np.arange(len(features))]
     else:
@@ -233,7 +233,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
 
 
 def best_partners(found: Matches, partners: int) -> Matches:
-    """Return both directions of every match, and of those that start at one image the ones with most inliers."""
+    """Keep the partners with the most inliers for each image, with every match in both directions."""
     both = join_matches([found, found.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     first = both.pairs[order, 0]
@@ -260,7 +260,7 @@ def _table(values: dict[str, object]) -> Table:
 
 
 def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, dataset_rows: NDArray[np.int64]) -> Path:
-    """Draw up to 12 matches, from those with most inliers to those with fewest.
+    """Draw up to 12 matches on a contact sheet, from the most inliers to the fewest.
 
     Raises:
         ResourceError: it cannot be written.

@@ -16,7 +16,7 @@ from labelkit.store.array_files import write_prototypes
 
 
 def make_prototypes(config: PrototypesConfig) -> SimpleResult:
-    """Write prototypes and compare them with the theoretical bounds.
+    """Compute well-separated class prototypes on the sphere, write them, and compare them with theoretical bounds.
 
     Raises:
         ConfigError: nowhere to draw.

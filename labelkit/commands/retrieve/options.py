@@ -24,7 +24,7 @@ _PATCHES: JsonDict = {"panel": "Patches"}
 
 
 class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
-    """``labelkit retrieve``."""
+    """Options of ``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
     constants: ClassVar[Mapping[str, object]] = {

@@ -28,7 +28,7 @@ from labelkit.store.patches import ImagePatches, PatchSet, open_patches
 
 @dataclass(frozen=True)
 class PatchQuery:
-    """A query patch.
+    """Patch of a query image, with its feature.
 
     Attributes:
         name: of its image.
@@ -50,14 +50,14 @@ class PatchQuery:
 
     @property
     def box(self) -> list[float]:
-        """Left, top, right, bottom in pixels of the oriented original."""
+        """Left, top, right and bottom of the patch, in pixels of the oriented original image."""
         number = self.patches.cells.tolist().index(list(self.cell))
         return [round(edge, 2) for edge in self.patches.boxes()[number].tolist()]
 
 
 @dataclass(frozen=True)
 class PatchHit:
-    """A matching patch.
+    """Patch that a search found, with its place and score.
 
     Attributes:
         row: of the store.
@@ -73,7 +73,7 @@ class PatchHit:
 
 
 def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
-    """List the patches of a store nearest to a patch of an image file, or of a row of the store.
+    """Find the patches of a store most similar to one patch of an image file or of a stored image.
 
     Patches of the query image itself are left out unless they are asked for.
 
@@ -107,7 +107,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
 def nearest_patches(
     store: EmbeddingStore, patches: PatchSet, feature: NDArray[np.float32], k: int, chosen: NDArray[np.bool_]
 ) -> list[PatchHit]:
-    """Compare a feature (d,) with all patches of the chosen rows (n,), exactly, one block after the other."""
+    """Find the k patches of the chosen rows nearest to a feature (d,), by exact search block by block."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
     scores, found = nearest_in_blocks(feature, parts, k, metric)
@@ -127,7 +127,7 @@ def nearest_in_blocks(
     k: int,
     metric: Metric = "cosine",
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return scores and numbers of the rows nearest to one query (d,), nearest first, in the memory of one block.
+    """Find the rows nearest to one query (d,) in blocks of rows, holding one block in memory.
 
     Args:
         query: what is looked up; finite, and not zero where directions are compared.
@@ -151,7 +151,7 @@ def nearest_in_blocks(
 
 
 def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
-    """Return the requested query patch.
+    """Return the query patch that the options ask for.
 
     Raises:
         ConfigError: there is no such row or place, or the query is no single image.
@@ -197,7 +197,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
 
 
 def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return row and column of the requested patch.
+    """Return the row and column of the patch that ``--patch`` or ``--pixel`` names.
 
     Raises:
         ConfigError: it is outside of the grid, or of what the network sees of the image.
@@ -271,8 +271,8 @@ def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) ->
 
 
 def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> None:
-    """Draw the query and the hits, each with its patch framed."""
-    from labelkit.commands.common.images.contact_sheet import Picture, framed, write_contact_sheet
+    """Draw the query and the hits, each with its patch draw_box."""
+    from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
     images = indexed_images(store, config.dataset, config.data_root)
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
@@ -280,12 +280,12 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: Patc
     def picture(sample_id: str, box: list[float]) -> NDArray[np.uint8] | None:
         row = position.get(sample_id)
         pixels = None if row is None else image_pixels(images, row)
-        return None if pixels is None else framed(pixels, box)
+        return None if pixels is None else draw_box(pixels, box)
 
     asked = picture(query.name, query.box)
     if query.images is not None:
         pixels = image_pixels(query.images, 0)
-        asked = None if pixels is None else framed(pixels, query.box)
+        asked = None if pixels is None else draw_box(pixels, query.box)
     place = f"query, patch {query.cell[0]},{query.cell[1]}"
     line = [Picture(asked, (query.name, place), frame="query")]
     for rank, hit in enumerate(hits, start=1):

@@ -38,7 +38,7 @@ from labelkit.commands.retrieve.search import (
     is_small_selection,
     no_rows_error,
 )
-from labelkit.commands.retrieve.stored_index import Found
+from labelkit.commands.retrieve.stored_index import CachedIndex
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
@@ -78,7 +78,9 @@ class _Gallery:
 
 
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
-    """List the nearest rows of each query: of an image or a folder of them, of another store, or of rows of the store.
+    """Find the images of a store nearest to each query.
+
+    Queries are an image or a folder of them, the rows of another store, or rows of the store.
 
     Images are embedded with the store's own model; the other queries need none.
 
@@ -137,7 +139,7 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
 
 def _search(
     store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
-) -> tuple[list[list[_Hit]], Found | None, float]:
+) -> tuple[list[list[_Hit]], CachedIndex | None, float]:
     """Return hits per query, the index if one was used, and the seconds of the search itself."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     progress = current_progress()
@@ -145,7 +147,7 @@ def _search(
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} images pass the filters")
-    found: Found | None = None
+    found: CachedIndex | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and is_small_selection(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
@@ -229,7 +231,7 @@ def _result(
     store: EmbeddingStore,
     queries: Queries,
     hits: list[list[_Hit]],
-    index: Found | None,
+    index: CachedIndex | None,
     seconds: float,
     config: RetrieveConfig,
 ) -> SimpleResult:
@@ -282,7 +284,7 @@ def _result(
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _index_table(index: Found) -> Table:
+def _index_table(index: CachedIndex) -> Table:
     measured = index.measured
     assert measured is not None
     title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
@@ -363,7 +365,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
 
 
 def products_device(device: str) -> str | None:
-    """Return the device of torch to compare rows on, ``None`` for the processor; torch loads for others alone.
+    """Return the torch device that computes similarities; ``None`` for the CPU, which needs no torch.
 
     Raises:
         ResourceError: no such device.

@@ -17,7 +17,14 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import has_room
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extend_index, keep_index, look_up
+from labelkit.commands.retrieve.stored_index import (
+    CachedIndex,
+    IndexQuality,
+    discard,
+    extend_index,
+    find_cached_index,
+    keep_index,
+)
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -37,20 +44,20 @@ _EXTRA = 50
 
 
 class Search(Protocol):
-    """Search for the nearest gallery rows."""
+    """Interface of a nearest-neighbor search in a gallery."""
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores and indices (q, k), nearest first; -1 where fewer are found."""
+        """Return scores and indices (q, k) of the nearest rows, nearest first; index -1 where fewer are found."""
         ...
 
 
 def is_small_selection(num_rows: int) -> bool:
-    """Return whether a filter leaves so few rows that no index is needed."""
+    """Return whether a selection of rows is so small that exact search needs no index."""
     return num_rows <= _FEW_ROWS
 
 
-def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
-    """Return the index to use, or ``None``; with ``auto``, choose the kind and report the reason.
+def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> CachedIndex | None:
+    """Choose the ANN index to search with, or ``None`` for exact search; with ``auto``, also report the reason.
 
     Args:
         gallery: (g, d) rows that can be found.
@@ -70,7 +77,7 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
     for kind in kinds:
         if config.search not in ("auto", kind):
             continue
-        found = look_up(gallery, kind, metric)
+        found = find_cached_index(gallery, kind, metric)
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
@@ -95,9 +102,9 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
 
 
 def indexed_search(
-    store: EmbeddingStore, gallery: StoredRows, found: Found, metric: Metric
-) -> tuple[ApproximateSearch, Found]:
-    """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
+    store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
+) -> tuple[ApproximateSearch, CachedIndex]:
+    """Load the index of a gallery from the cache, or build or extend it, measure it and cache it.
 
     Args:
         store: whose rows they are.
@@ -140,7 +147,7 @@ def indexed_search(
     return search, replace(found, path=path, measured=measured)
 
 
-def _say(kind: Kind, measured: Measured) -> None:
+def _say(kind: Kind, measured: IndexQuality) -> None:
     """Return how much an index finds."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
@@ -158,7 +165,7 @@ def find(
     num_rows: int,
     is_wanted: Callable[[int, NDArray[np.int64], NDArray[np.float32]], NDArray[np.bool_]] | None,
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Return up to k wanted rows of each query: their indices and scores, nearest first.
+    """Find up to k wanted rows of a gallery for each query; return indices and scores, nearest first.
 
     More and more rows are fetched until k of them are wanted or no more can be found.
 
@@ -188,13 +195,13 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def measure(search: ApproximateSearch, gallery: StoredRows) -> Measured:
-    """Compare with exact search on randomly drawn gallery rows, each excluding itself."""
+def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
+    """Measure speed and recall of an index against exact search on random gallery rows, each excluding itself."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)
     rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])
     if k < 1:
-        return Measured(search.width, 1.0, 0, len(rows), 0.0, 0.0)
+        return IndexQuality(search.width, 1.0, 0, len(rows), 0.0, 0.0)
     exact = ExactSearch(gallery, metric=search.metric)
     sample = gallery[rows]
     best, _ = _others(exact, sample, rows, k)
@@ -203,7 +210,9 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> Measured:
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
     times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
-    return Measured(search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4))
+    return IndexQuality(
+        search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4)
+    )
 
 
 def _others(
@@ -227,7 +236,7 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
 
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """Return the error for filters that leave no rows."""
+    """Return the error that says that the filters leave no rows."""
     options = [
         flag
         for flag, value in (
@@ -241,7 +250,7 @@ def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
 
 
 def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
-    """(n,) whether a row passes the filters."""
+    """Return a mask (n,) of the rows of a store that pass the filters."""
     chosen = np.ones(store.n, dtype=np.bool_)
     if config.label is not None:
         unknown = [name for name in config.label if name not in store.class_names]

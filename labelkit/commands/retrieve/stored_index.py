@@ -44,8 +44,8 @@ _LINE = {"settings": str, "rows": int, "trained_rows": int, "store": str, "sha25
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Speed and recall of an index against exact search, with rows of the store as queries.
+class IndexQuality:
+    """Speed and recall of an index compared with exact search, with rows of the store as queries.
 
     Attributes:
         width: of the search.
@@ -64,8 +64,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A cached index of a gallery.
+class CachedIndex:
+    """Cached index of a gallery, and the rows that it lacks.
 
     Attributes:
         kind: of index.
@@ -83,27 +83,27 @@ class Found:
     rows: int = 0
     trained_rows: int = 0
     store: str = ""
-    measured: Measured | None = None
+    measured: IndexQuality | None = None
 
     @property
     def missing(self) -> int:
-        """Number of rows missing from the cached file."""
+        """Number of gallery rows that the cached file lacks."""
         return len(self.order) - self.rows
 
     @property
     def size_bytes(self) -> int:
-        """Of its file."""
+        """Size of the index file in bytes; 0 if there is none."""
         return 0 if self.path is None else self.path.stat().st_size
 
     @property
     def origin(self) -> str:
-        """Origin of the index, in words."""
+        """Where the index comes from, in words."""
         if self.rows and self.missing:
             return f"extended by {self.missing:,} rows"
         return "built now" if self.missing else "from the cache"
 
     def to_json(self) -> dict[str, object]:
-        """Return what a program may want to know of an index that is ready."""
+        """Return the description of an index that is ready, as JSON."""
         return {
             "kind": self.kind,
             "path": self.path,
@@ -114,9 +114,9 @@ class Found:
         }
 
 
-def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
-    """Find the cached index that covers most rows of a gallery, (g, d); warn of damaged ones and delete them."""
-    settings, best = _settings(kind, metric, gallery.shape[1]), Found(kind, np.arange(len(gallery)))
+def find_cached_index(gallery: StoredRows, kind: Kind, metric: Metric) -> CachedIndex:
+    """Find the cached index that covers the most rows of a gallery (g, d), and delete damaged ones with a warning."""
+    settings, best = _settings(kind, metric, gallery.shape[1]), CachedIndex(kind, np.arange(len(gallery)))
     keys: NDArray[np.uint64] | None = None
     for path in sorted(_folder().glob(f"*-{kind}-{settings[:16]}-*.index")):
         try:
@@ -141,13 +141,13 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
         rest = np.ones(len(gallery), dtype=np.bool_)
         rest[places] = False
         order = np.concatenate([places, np.flatnonzero(rest)])
-        measured = Measured(**{key: line[key] for key in _MEASURED})
-        best = Found(kind, order, path, line["rows"], line["trained_rows"], line["store"], measured)
+        measured = IndexQuality(**{key: line[key] for key in _MEASURED})
+        best = CachedIndex(kind, order, path, line["rows"], line["trained_rows"], line["store"], measured)
     return best
 
 
-def extend_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
-    """Return the index of all rows, in order: those of the cached file, then the missing ones.
+def extend_index(gallery: StoredRows, found: CachedIndex, metric: Metric) -> Any:
+    """Return an index of all gallery rows: the cached one extended by the missing rows, or a new one.
 
     Raises:
         ValueError: too few rows for the kind of index.
@@ -168,9 +168,9 @@ def extend_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
 
 
 def keep_index(
-    store: Path, index: Any, gallery: StoredRows, found: Found, metric: Metric, measured: Measured
+    store: Path, index: Any, gallery: StoredRows, found: CachedIndex, metric: Metric, measured: IndexQuality
 ) -> Path | None:
-    """Write an index to the cache, whole or not at all; an older one of the same store that it extends goes.
+    """Write an index to the cache completely or not at all, replacing an older one that it extends.
 
     Returns:
         Its file; ``None`` if it cannot be written, which is said.
@@ -210,7 +210,7 @@ def keep_index(
 
 
 def discard(path: Path) -> None:
-    """Delete an index file if the system allows it."""
+    """Delete an index file and its record, if the system allows it."""
     with contextlib.suppress(OSError):
         path.unlink()
         path.with_suffix(".json").unlink()

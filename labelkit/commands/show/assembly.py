@@ -65,7 +65,7 @@ class _Seen:
     numbers: dict[str, float]
 
     def listed_moves(self) -> list[dict[str, object]]:
-        """Return the moves by row and column of their cells."""
+        """Return the moves with the row and column of their source and target cells, as JSON."""
         width = self.grid[1]
         return [
             {
@@ -78,7 +78,7 @@ class _Seen:
 
 
 def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
-    """Draw the assembly of a few images, and tell its numbers.
+    """Draw how a trained spatial assembly moves the features of a few images, and report its statistics.
 
     Images are prepared as for embedding. The run is only read.
 

@@ -67,7 +67,7 @@ _SHOWN = (
 
 
 def show_attention(config: ShowAttentionConfig) -> SimpleResult:
-    """Draw the attention of teacher and student for a few images, and tell its numbers.
+    """Draw the attention maps of teacher and student for a few images, and report their statistics.
 
     The views are those of the method's training, drawn anew by the seed. The run is only read.
 

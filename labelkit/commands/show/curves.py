@@ -19,7 +19,7 @@ _MOST_PANELS = 48
 
 
 def show_curves(config: ShowCurvesConfig) -> SimpleResult:
-    """Draw logged series of one or several runs, one set of axes per name.
+    """Plot the logged metrics of one or several runs, one set of axes per metric.
 
     Raises:
         CheckpointError: a folder is no run, or its log is missing, empty or damaged.

@@ -62,7 +62,7 @@ class _Pair:
 
 
 def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
-    """Draw the gates of a few images in two views, and tell how much they agree, over up to 256 images.
+    """Draw the spatial gates of a few images in two views, and measure their agreement on up to 256 images.
 
     The views are those of the method's training, also where it was trained without second views; drawn by the seed.
 

@@ -31,7 +31,7 @@ DEFAULT_IMAGES = 4
 
 
 def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
-    """Return the data set of the run, or the requested one."""
+    """Load the data set to draw images from: the requested one, or by default the run's."""
     own: Any = run.config
     changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
     own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
@@ -51,7 +51,7 @@ def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
 
 
 def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
-    """Return the requested rows, or some drawn by the seed, in order.
+    """Return the rows to draw: the requested ones, or a random sample of readable images, in order.
 
     Raises:
         ConfigError, DatasetError: there is no such row, or too few can be read.
@@ -60,7 +60,7 @@ def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset)
 
 
 def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
-    """Return the requested images: name, data set, and row.
+    """Return the images to draw, each as (name, data set, row).
 
     Raises:
         ConfigError, DatasetError: there is no such image, or too few can be read.
@@ -72,18 +72,18 @@ def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, I
 
 
 def class_name(dataset: ImageDataset, row: int) -> str | None:
-    """Name of the class of an image; ``None`` without one."""
+    """Return the class name of an image; ``None`` if it has no label."""
     label = int(dataset.labels[row])
     return dataset.class_names[label] if label >= 0 else None
 
 
 def image_channels(method: Method[Any]) -> Channels:
-    """Channels that the network of a method looks at."""
+    """Return the number of image channels that the network of a method takes, 1 or 3."""
     return 1 if method.network.input_spec.channels == 1 else 3
 
 
 def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torch.device) -> Tensor:
-    """Return an image as the network of a run gets it to embed, (1, c, h, w), normalized.
+    """Load an image as the normalized input (1, c, h, w) with which a run's network embeds it.
 
     Raises:
         DatasetError: it cannot be read.
@@ -105,7 +105,7 @@ def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torc
 
 
 def as_pixels(view: Tensor, method: Method[Any]) -> NDArray[np.float32]:
-    """Return a network's input (1, c, h, w) as an image, (h, w, c) in [0, 1]."""
+    """Convert a normalized network input (1, c, h, w) back to an image (h, w, c) in [0, 1]."""
     spec = method.network.input_spec
     mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
     pixels: NDArray[np.float32] = (view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
@@ -120,7 +120,7 @@ def training_views(
     seed: int,
     device: torch.device,
 ) -> Batch:
-    """Make views of some rows, in their order, as training makes them in its first epoch.
+    """Make augmented views of some rows, in their order, as in the first epoch of training.
 
     Raises:
         DatasetError: an image cannot be read.

@@ -26,13 +26,13 @@ _PATCHES: JsonDict = {"panel": "Patches"}
 
 
 class PictureConfig(OverwriteOption):
-    """A command that draws one picture."""
+    """Options shared by the commands that draw one picture."""
 
     out: Path = Field(..., description="PNG to write.", json_schema_extra={**_OUTPUT, "makes": "png"})
 
 
 class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
-    """A picture of what a run does with a few images."""
+    """Options shared by the commands that draw what a run does with a few images."""
 
     checkpoint: Path = Field(
         ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
@@ -78,7 +78,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
 
 
 class ShowAttentionConfig(ShowImagesConfig):
-    """``labelkit show attention``."""
+    """Options of ``labelkit show attention``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "attention")
 
@@ -98,7 +98,7 @@ class ShowAttentionConfig(ShowImagesConfig):
 
 
 class ShowAssemblyConfig(ShowImagesConfig):
-    """``labelkit show assembly``."""
+    """Options of ``labelkit show assembly``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "assembly")
     constants: ClassVar[Mapping[str, object]] = {
@@ -108,7 +108,7 @@ class ShowAssemblyConfig(ShowImagesConfig):
 
 
 class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
-    """``labelkit show patches``."""
+    """Options of ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
@@ -142,7 +142,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
 
 
 class ShowPrototypesConfig(ShowImagesConfig):
-    """``labelkit show prototypes``."""
+    """Options of ``labelkit show prototypes``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
     constants: ClassVar[Mapping[str, object]] = {
@@ -151,7 +151,7 @@ class ShowPrototypesConfig(ShowImagesConfig):
 
 
 class ShowCurvesConfig(PictureConfig):
-    """``labelkit show curves``."""
+    """Options of ``labelkit show curves``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "curves")
 
@@ -174,7 +174,7 @@ _HIDDEN = {**option("Run", preset=False), "hidden": True}
 
 
 class ScheduleOptions(OverwriteOption):
-    """Options of ``show schedule`` that extend or replace training options."""
+    """Options of ``labelkit show schedule`` that extend or replace those of a training."""
 
     images: int | None = Field(
         None,
@@ -204,14 +204,14 @@ class ScheduleOptions(OverwriteOption):
 
 @cache
 def schedule_options(config_class: type[RunConfig]) -> type[RunConfig]:
-    """Return the options of a method with those of ``show schedule``; presets are the method's."""
+    """Create the options class of ``labelkit show schedule`` for a method, with the method's presets."""
     name = f"{config_class.__name__.removesuffix('Config')}ScheduleConfig"
     bases: tuple[type[StageConfig], ...] = (ScheduleOptions, config_class)
     return cast(type[RunConfig], create_model(name, __base__=bases, __doc__=config_class.__doc__))
 
 
 def with_data_of_preset(collected: Collected[C]) -> Collected[C]:
-    """Return the options with the data that the first line of a shipped preset names, if no source says which."""
+    """Fill in the data set from the command in a shipped preset's first line, if nothing else names one."""
     path, folder = collected.preset_path, shipped_presets()
     named = any(collected.origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN for name in ("dataset", "index"))
     if named or path is None or folder is None or not path.is_relative_to(folder):

@@ -32,7 +32,7 @@ _NOTE = (
 
 
 def show_patches(config: ShowPatchesConfig) -> SimpleResult:
-    """Draw what the network sees of a few images, the similarity map of a patch, and principal components.
+    """Draw images of a store with the similarity map of one patch and the principal components of all patches.
 
     Raises:
         StoreError: the store has no patches, or only some of each image.

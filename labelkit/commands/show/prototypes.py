@@ -30,7 +30,7 @@ _NOTE = (
 
 
 def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
-    """Draw the attention of the patches of a few images to the prototypes with most of it.
+    """Draw where the patches of a few images attend to the prototypes with the most attention.
 
     Raises:
         ConfigError: a row that is not there, or a picture that is and may not be replaced.

@@ -38,7 +38,7 @@ _CHOOSE_IMAGES: Final = ("holdout", "holdout_classes", "max_per_class", "imbalan
 
 @dataclass(frozen=True)
 class Curves:
-    """Planned values of a run.
+    """Values that change over the updates of a run, such as learning rates.
 
     Attributes:
         plan: its updates.
@@ -53,17 +53,19 @@ class Curves:
     values: dict[str, list[float]]
 
     def row(self, step: int) -> list[Cell]:
-        """Update and epoch as ``metrics.jsonl`` counts them, then the values."""
+        """Return a table row for an update: its step and epoch as in ``metrics.jsonl``, then the scheduled values."""
         return [step + 1, self.plan.at(step).epoch, *(value(step) for value in self.at.values())]
 
     @property
     def columns(self) -> list[str]:
-        """Headings of a row."""
+        """Return the column headings of a table of scheduled values."""
         return ["step", "epoch", *self.at]
 
 
 def show_schedule(config: RunConfig) -> SimpleResult:
-    """Tell, draw or write what the options of a training mean, made by ``schedule_options``.
+    """Show, plot or write how learning rates and other values change during a training, without training.
+
+    The config is one that ``schedule_options`` made.
 
     Raises:
         ConfigError: the number of images is needed and not known, or is less than a batch; an output that cannot be
@@ -112,7 +114,7 @@ def show_schedule(config: RunConfig) -> SimpleResult:
 
 
 def run_size(config: RunConfig, images: int | None = None) -> RunSize:
-    """Return the number of training images: requested, published, or counted.
+    """Return the number of training images: the requested, published or counted one.
 
     Args:
         config: the options of the training.
@@ -132,7 +134,7 @@ def run_size(config: RunConfig, images: int | None = None) -> RunSize:
 
 
 def official_images(config: RunConfig) -> int | None:
-    """Return the published number of images that are trained on; ``None`` if there is none, or options change it."""
+    """Return the published number of training images; ``None`` if there is none, or options change it."""
     spec = DATASETS.get(config.dataset)
     if spec is None or getattr(config, "index", None) is not None or config.scenes() is not None:
         return None
@@ -146,7 +148,7 @@ def official_images(config: RunConfig) -> int | None:
 
 
 def planned_curves(method: str, config: RunConfig, size: RunSize) -> Curves:
-    """Return all values that change during a run.
+    """Compute all values that change during a run, such as learning rates, for each update shown.
 
     Args:
         method: its name.

@@ -17,7 +17,7 @@ _OUTPUT = option("Output", preset=False)
 
 
 class VerifyConfig(StageConfig):
-    """``labelkit verify``."""
+    """Options of ``labelkit verify``."""
 
     command: ClassVar[tuple[str, ...]] = ("verify",)
 
@@ -36,7 +36,7 @@ class VerifyConfig(StageConfig):
 
 
 class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
-    """``labelkit pack``."""
+    """Options of ``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
@@ -50,7 +50,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
 
 
 class StatusConfig(StageConfig):
-    """``labelkit status``."""
+    """Options of ``labelkit status``."""
 
     command: ClassVar[tuple[str, ...]] = ("status",)
 

@@ -29,7 +29,7 @@ from labelkit.store.writer import Contents, Image, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
-    """Write a file with the store and all its results; or the file and shards of it.
+    """Write a store and all its results as one file, or as a file with shards.
 
     Raises:
         ConfigError: the output is the store itself.
@@ -75,7 +75,7 @@ def pack_store(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> tuple[EmbeddingStore, bool]:
-    """Write a file with the store and all its results, completely or not at all; arrays are copied block by block.
+    """Write a store and all its results as one file, block by block, completely or not at all.
 
     Args:
         store: the store; it may be packed itself.

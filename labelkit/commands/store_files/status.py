@@ -27,7 +27,7 @@ _SHOWN_METRICS = 12
 
 @dataclass(frozen=True)
 class StatusReport(SimpleResult):
-    """Progress of a run or store.
+    """Result of ``labelkit status`` or ``labelkit verify``, with the error to end the command with, if any.
 
     Attributes:
         fault: why a store or its patches cannot be used, to end with; ``None``: they can, or are not there yet.
@@ -36,8 +36,8 @@ class StatusReport(SimpleResult):
     fault: LabelkitError | None = None
 
 
-def look_at(config: StatusConfig) -> SimpleResult:
-    """Return the progress of a store or a run.
+def report_status(config: StatusConfig) -> SimpleResult:
+    """Report the progress of a store or of a training run.
 
     Raises:
         NotAStore: there is neither a store nor an unfinished one.
@@ -135,7 +135,7 @@ def _patch_record(patches: PatchSet) -> dict[str, object]:
 
 @dataclass
 class RunStatus:
-    """An unfinished run.
+    """Progress of an unfinished embedding run.
 
     Attributes:
         folder: of the run.
@@ -159,7 +159,7 @@ class RunStatus:
 
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Return the status of a store's unfinished run; every part is verified.
+    """Return the progress of the unfinished run that embeds a store, verifying every finished part.
 
     Args:
         out: the store to be made, ``NAME.h5``.
@@ -199,7 +199,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
 
 
 def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Return the status of a store's unfinished patches; every file is verified.
+    """Return the progress of the unfinished run that writes a store's patches, verifying every file.
 
     Args, Returns, Raises: as :func:`embedding_status`.
     """

@@ -58,7 +58,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 
 def verify_path(config: VerifyConfig) -> StatusReport:
-    """Verify a file or folder; faults are collected, not raised.
+    """Verify a file or folder that labelkit wrote, and collect its faults instead of raising them.
 
     Raises:
         NotAStore: there is nothing of this name, or a folder that labelkit did not write.
@@ -201,7 +201,7 @@ def _image_tables(images: dict[str, Any]) -> list[Table]:
 
 @dataclass
 class Verified:
-    """A verified file or folder.
+    """Verified file or folder with the faults that were found.
 
     Attributes:
         kind: what it is: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
@@ -219,7 +219,7 @@ class Verified:
 
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a file; with a store also the results in it, those next to it and its patches.
+    """Verify a file that labelkit wrote; of a store, also the results in it and next to it, and its patches.
 
     Args:
         path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
@@ -246,7 +246,7 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
 
 
 def verify_results(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check all results in ``NAME.h5.results``, against the store if it is there.
+    """Verify all results in ``NAME.h5.results``, against the store if it is there.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -257,7 +257,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store next to it.
+    """Verify a set of patches: ``SET.json``, its files, and whether they belong to the store next to it.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -416,7 +416,7 @@ def _wants_finite(file: CheckedFile, path: str) -> bool:
 def verify_images(
     root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
 ) -> list[tuple[str, str]]:
-    """Compare the SHA-256 of image files with the recorded digests.
+    """Compare the SHA-256 digests of image files with those recorded in a store.
 
     Args:
         root: folder that names are relative to.
@@ -448,7 +448,7 @@ def verify_images(
 
 
 def has_image_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
-    """Return whether the images of a store were files.
+    """Return whether the images of a store came from image files.
 
     Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file
     has a header, so all images of a store having that size means that none was one.

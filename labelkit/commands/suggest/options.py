@@ -17,7 +17,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
-    """``labelkit suggest``."""
+    """Options of ``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)
 

@@ -66,7 +66,7 @@ class _Doubt:
 
 @dataclass(frozen=True)
 class Suggested:
-    """Images to label next, the most useful first.
+    """Images suggested for labeling, with scores, reasons and guessed labels, the most useful first.
 
     Attributes:
         places: (k,) int64 among the rows in use.
@@ -90,7 +90,7 @@ class Suggested:
 def suggested_rows(
     config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> Suggested:
-    """Choose among some rows of a store.
+    """Choose the unlabeled rows of a store that are most worth labeling next.
 
     Args:
         config: strategy, result, number, seed; its files are not looked at.
@@ -140,7 +140,7 @@ def suggested_rows(
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
-    """Choose images without a label, and write them as a CSV with an empty column ``label``.
+    """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
     Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
     image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.train.reuse import plan_reuse, stand_in
+from labelkit.commands.train.reuse import plan_reuse, timing_bank
 from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
@@ -34,7 +34,7 @@ _LEAST_HIDDEN: Final = 5
 
 @dataclass(frozen=True)
 class FrozenScore:
-    """Score of hidden labels predicted from the others.
+    """Accuracy of predicting hidden labels from frozen features, with its interval.
 
     Attributes:
         count: labels that were hidden.
@@ -50,7 +50,7 @@ class FrozenScore:
     classifier: str
 
     def describe(self) -> str:
-        """Return the score in words."""
+        """Describe the accuracy on hidden labels in words."""
         return (
             f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
             f"{percent(self.high)}), by {self.classifier}"
@@ -58,7 +58,7 @@ class FrozenScore:
 
 
 def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> FrozenScore | None:
-    """Hide labels from a classifier on the features of the network as it stands.
+    """Measure how well a classifier on the network's current features predicts hidden labels.
 
     Args:
         trainer: that has not begun.
@@ -112,7 +112,7 @@ _TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
 def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
-    """Build everything, time a few steps on real batches, write nothing."""
+    """Build a training, time a few steps on real batches, and report the plan, without writing anything."""
     runtime = open_runtime(config)
     before = runtime.peak_memory()
     setup = set_up(method_name, config, runtime, fresh=True)
@@ -121,7 +121,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
-        trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
+        trainer.train_on(timing_bank(setup.method, setup.bank, config, runtime, reuse))
     reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
     first, seconds = _timed(trainer, config, runtime) if is_timed else (reckoned, reckoned)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
+from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, embedding_agreement
 from labelkit.data.image_bank import CachedViewBank, ImageBank, view_kinds
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
@@ -39,7 +39,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Reuse:
-    """Cache of frozen outputs for a run.
+    """Plan of the cache of frozen features that a run trains from.
 
     Attributes:
         part: what of the network is frozen.
@@ -60,7 +60,7 @@ class Reuse:
     seconds: float
 
     def describe(self) -> str:
-        """Return the size of the cache in words."""
+        """Describe the size and estimated duration of a feature cache in words."""
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
         return (
             f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
@@ -73,7 +73,7 @@ def _size_text(size: int) -> str:
 
 
 def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
-    """Plan what to cache; ``None`` if caching is off.
+    """Plan the cache of frozen features; return ``None`` if caching is off.
 
     Raises:
         ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
@@ -148,7 +148,7 @@ def _agrees_in_bf16(
                     tokens = part.keep(net, batch.images, None)
                 found.append(tokens.float().flatten(1))
     method.train(was_training)
-    found_alike = agreement(torch.cat(features[0]), torch.cat(features[1]))
+    found_alike = embedding_agreement(torch.cat(features[0]), torch.cat(features[1]))
     return found_alike["cosine"] > LEAST_COSINE and found_alike["neighbors"] >= LEAST_NEIGHBORS
 
 
@@ -161,7 +161,7 @@ def cache_views(
     out: Path,
     begun: Callable[[Path], None],
 ) -> CachedViewBank:
-    """Compute missing cached views, and return the bank to train from.
+    """Compute the frozen features that the cache lacks, and return the bank to train from.
 
     Args:
         method: the method, with the weights it trains from.
@@ -200,8 +200,10 @@ def cache_views(
     return CachedViewBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
 
 
-def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> CachedViewBank:
-    """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written.
+def timing_bank(
+    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse
+) -> CachedViewBank:
+    """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
 
     Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
     """
@@ -234,12 +236,12 @@ class _Maker:
     bf16: bool
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the values of some images: for each kind of view, (m, v, ...), and behind them its geometry."""
+        """Compute the frozen features of some images: for each kind of view (m, v, ...), then its geometry."""
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
     def seconds(self) -> float:
-        """Estimate how long all views of all images take, from those of one image."""
+        """Estimate the seconds that all views of all images take, from those of one image."""
         rows = self.plan.rows[:1]
         self.values(rows)  # the first pass prepares what later ones find
         started = time.perf_counter()

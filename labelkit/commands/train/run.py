@@ -42,7 +42,7 @@ from labelkit.training.trainer import FitResult, Trainer
 
 
 def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
-    """After the first step, warn of modules whose class is in the file of the user and that nothing called.
+    """Warn after the first step of modules from the user's own file that were not called.
 
     Args:
         method: that is about to be trained.
@@ -82,7 +82,7 @@ OWN_CODE = "own_method"
 
 
 def train_method(config: RunConfig) -> SimpleResult:
-    """Train the method that the config belongs to.
+    """Train the method of the given options, and return a summary of the run.
 
     Returns:
         The run folder, the metrics of the last epoch and where the checkpoints are.

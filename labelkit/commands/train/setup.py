@@ -31,7 +31,7 @@ from labelkit.training.trainer import Trainer
 
 
 def open_runtime(config: RunConfig) -> Runtime:
-    """Return the runtime: device and precision."""
+    """Set up device, precision and threads for a training."""
     return Runtime(
         device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
     )
@@ -45,13 +45,13 @@ def run_folder(config: RunConfig) -> Path:
 
 
 def dataset_label(dataset: str) -> str:
-    """A short name of a data set: its registered name, or that of its folder or file."""
+    """Return a short name of a data set: its registered name, or the name of its folder or file."""
     return Path(dataset).stem or Path(dataset).resolve().stem
 
 
 @dataclass
 class RunSetup:
-    """Everything built before the first training step."""
+    """Everything that is built before the first training step."""
 
     prepared: PreparedData
     bank: ImageBank
@@ -60,7 +60,7 @@ class RunSetup:
 
 
 def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
-    """Read the listing, build the network, decode what fits into memory.
+    """Prepare a training: list the data, build the network, and decode the images that fit into memory.
 
     Args:
         method_name: row of the table of methods.
@@ -123,7 +123,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
 
 
 def make_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
-    """Return the trainer of a run, or without one, of what writes nothing."""
+    """Build the trainer of a run; without a run folder, it writes nothing."""
     prepared, method = setup.prepared, setup.method
     known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
     return Trainer(

@@ -48,7 +48,7 @@ _UNTRAINED = "before training"
 
 @dataclass
 class Row:
-    """One line of the table.
+    """Row of the comparison table: the runs and failures of one method.
 
     Attributes:
         name: of the method, or what stands for none.
@@ -64,7 +64,7 @@ class Row:
     failures: dict[int, str] = field(default_factory=dict)
 
     def mean(self, *keys: str) -> dict[str, object] | None:
-        """Return mean, spread and values of a number over the runs, if they have it."""
+        """Return mean, standard deviation and values of one number over a method's runs; ``None`` if no run has it."""
         values = []
         for run in self.runs:
             found: Any = run
@@ -75,19 +75,19 @@ class Row:
         return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
-        """Return all scores of the evaluations."""
+        """Return the mean and standard deviation of each evaluation score over a method's runs."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
         return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
 
     def labels_text(self) -> str:
-        """Return how many labels were used, in words."""
+        """Return in words how many labels a method used for training."""
         if not self.runs or self.kind == "none":
             return self.kind
         labels, classes = self.runs[0]["labels"], self.runs[0]["labeled_classes"]
         return f"all {labels:,}" if self.kind == "all" else f"{labels:,} of {classes} classes"
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything for JSON."""
+        """Return a method's row of the comparison as a dictionary for JSON."""
         return {
             "method": self.name,
             "labels": self.labels_text(),
@@ -101,7 +101,7 @@ class Row:
 
 
 def compare_methods(config: CompareConfig) -> SimpleResult:
-    """Train and evaluate methods; a run that fails is a row with its reason.
+    """Train and evaluate several methods on one data set, and report failed runs with their reasons.
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
@@ -326,7 +326,7 @@ def _plain(stats: dict[str, object] | None) -> str | None:
 
 
 def length_text(row: Row) -> str | None:
-    """Return the length of the runs, with its share of the preset's and a mark if it took longer than allowed."""
+    """Return the training length in words, with its share of the preset's length and a mark if it is over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]

@@ -20,7 +20,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOptions):
-    """``labelkit compare``."""
+    """Options of ``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)
     constants: ClassVar[Mapping[str, object]] = {"method_preset": None, "jobs": 1}
@@ -113,5 +113,5 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
 
     @property
     def budget_seconds(self) -> float:
-        """The budget in seconds."""
+        """Training time allowed per run, in seconds."""
         return float(self.budget[:-1]) * _UNITS[self.budget[-1]]

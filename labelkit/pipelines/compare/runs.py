@@ -57,7 +57,7 @@ _END_SECONDS = 60
 
 
 def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **model: Any) -> None:
-    """Embed all images, of training and held out.
+    """Embed the training and held-out images with one network, for evaluation.
 
     Args:
         config: which images.
@@ -85,7 +85,7 @@ def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **
 
 
 def judge_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
-    """Score a store with training and held-out images.
+    """Evaluate the embeddings of a store by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
         index: the store.
@@ -130,12 +130,12 @@ def _grouping(index: Path, test_split: str, result: str) -> dict[str, Any]:
 
 
 class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
-    """A run that did not finish; its message is the reason."""
+    """Exception for a run that did not finish; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What all runs share.
+    """Properties of the data set that all runs of a comparison share.
 
     Attributes:
         num_classes: of the data set.
@@ -149,7 +149,7 @@ class DataFacts:
 
 
 def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
-    """Return the options of one run: the preset's, on the common images, with the labels of its kind.
+    """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
 
     Args:
         name: of the method.
@@ -191,7 +191,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
-    """Train a method and evaluate it; what is finished in a folder is not done again.
+    """Train and evaluate one method with one seed, reusing results that are already in the folder.
 
     Args:
         name: of the method.
@@ -280,7 +280,7 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
 
 
 def stored_record(path: Path) -> dict[str, Any]:
-    """Return what a comparison or a run of it wrote.
+    """Read a JSON record that a comparison or one of its runs wrote.
 
     Raises:
         InputError: the file is damaged.
@@ -294,7 +294,7 @@ def stored_record(path: Path) -> dict[str, Any]:
 def run_process(
     command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
-    """Run a process to its end; return its CPU seconds, peak memory in MiB and exit code.
+    """Run a subprocess with a time limit; return its CPU seconds, peak memory in MiB and exit code.
 
     Args:
         command: words.

@@ -15,7 +15,7 @@ _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption):
-    """``labelkit predict``."""
+    """Options of ``labelkit predict``."""
 
     command: ClassVar[tuple[str, ...]] = ("predict",)
 
@@ -95,8 +95,8 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         return self
 
     @property
-    def written_as(self) -> str:
-        """The format that is asked for, or that the name of the file says."""
+    def output_format(self) -> str:
+        """Output format: ``format`` if it is set, else inferred from ``out``."""
         if self.format is not None:
             return self.format
         return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")

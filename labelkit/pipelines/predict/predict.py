@@ -40,7 +40,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 @dataclass(frozen=True)
 class Source:
-    """Where answers come from.
+    """Stored result that labels for new photos are predicted from.
 
     Attributes:
         store: rows that answers are known for.
@@ -57,7 +57,7 @@ class Source:
     min_confidence: float
 
     def rows_by_digest(self) -> dict[bytes, int]:
-        """Return the row of each image file by its digest; empty where the store does not know the files."""
+        """Return the row of each image file by its SHA-256 digest; empty for a store without image files."""
         if not self.store.has_images:
             return {}
         digests = np.ascontiguousarray(self.store.sha256)
@@ -66,7 +66,7 @@ class Source:
 
 
 def open_source(place: Path, result: str | None) -> Source:
-    """Open what is to be answered by.
+    """Open the store and the result that labels for new photos are predicted from.
 
     Args:
         place: folder of ``start``, or a store.
@@ -144,7 +144,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one photo.
+    """Predicted label of one photo.
 
     Attributes:
         path: as it was given.
@@ -161,13 +161,13 @@ class Prediction:
     note: str
 
     def texts(self) -> list[str]:
-        """Return the row of the table."""
+        """Return the prediction as a row of text cells, in the order of ``COLUMNS``."""
         stated = "" if self.confidence is None else f"{self.confidence:.4f}"
         return [self.path, self.label, self.kind, stated, self.note]
 
 
 def predict_photos(config: PredictConfig) -> SimpleResult:
-    """Answer for photos, for those in folders, and for the rows of stores.
+    """Predict labels for new photos, folders of photos, and embeddings in other stores.
 
     Raises:
         DatasetError: no photo, or none that can be read.
@@ -307,7 +307,7 @@ def _result(
     if truth:
         values["judged"] = _judged(source, predictions, truth)
     table = Table("", COLUMNS, [line.texts() for line in predictions])
-    text = {"csv": _csv, "jsonl": _json_lines}.get(config.written_as, lambda lines: "")(predictions)
+    text = {"csv": _csv, "jsonl": _json_lines}.get(config.output_format, lambda lines: "")(predictions)
     made: tuple[Path, ...] = ()
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))

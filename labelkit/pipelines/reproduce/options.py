@@ -14,7 +14,7 @@ _RUN = option("Run", preset=False)
 
 
 class ReproduceConfig(StageConfig):
-    """``labelkit reproduce``."""
+    """Options of ``labelkit reproduce``."""
 
     command: ClassVar[tuple[str, ...]] = ("reproduce",)
 

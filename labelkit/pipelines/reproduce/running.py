@@ -47,7 +47,7 @@ _END_SECONDS = 30
 
 
 def run_command(words: Sequence[str]) -> tuple[int, bytes]:
-    """Run a command of labelkit to its end.
+    """Run a labelkit command in a subprocess and return its exit code and output.
 
     Args:
         words: after ``labelkit``.
@@ -77,7 +77,7 @@ _ESCAPED = {
 
 
 def written_tables(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of ``table.md``, ``table.csv`` and ``table.tex``, by these names.
+    """Render a reproduced table as the contents of ``table.md``, ``table.csv`` and ``table.tex``, by file name.
 
     A line of the table is a row, a column a value: published, measured as mean and deviation over seeds. A number that
     is not there is a dash, in CSV nothing. CSV has a line for each value, with all digits and the seeds.
@@ -200,7 +200,7 @@ class _Outcome:
 
 
 def reproduce(config: ReproduceConfig) -> SimpleResult:
-    """Run what is not done yet, row by row.
+    """Run the unfinished commands of published tables, and compare measured with published values.
 
     Raises:
         ConfigError: no such table or row, or a folder that other commands wrote.
@@ -279,7 +279,7 @@ def _run_row(
                 else:
                     outputs.append(_run(command, words, here, number))
             if not config.dry_run:
-                outcome.measured.append(table.of(outputs))
+                outcome.measured.append(table.extract_values(outputs))
         except LabelkitError as error:
             progress.warning(f"{table.name}, {row.name}: {error}")
             faults.append(error)

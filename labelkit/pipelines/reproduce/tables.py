@@ -86,13 +86,13 @@ class _File(BaseModel):
 
 
 def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
-    """Numbers of a row by name; a single number is that of the first value."""
+    """Return the published numbers of a table row by value name; a single number belongs to the first name."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
+    """Row of a published table, with its published numbers and the commands that reproduce them.
 
     Attributes:
         name: in the table.
@@ -112,7 +112,7 @@ class Row:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table.
+    """Published table of results, with the commands that reproduce each row.
 
     Attributes:
         name: of its file.
@@ -136,8 +136,8 @@ class PublishedTable:
     values: dict[str, str]
     rows: tuple[Row, ...]
 
-    def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Extract the values from the JSON of the commands, in order.
+    def extract_values(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Extract the measured values of a row from the JSON outputs of its commands.
 
         Raises:
             ConfigError: one is not there.
@@ -160,14 +160,14 @@ class PublishedTable:
 
 
 def available_tables() -> dict[str, Path]:
-    """Return the files of the tables that come with labelkit, by name."""
+    """Return the YAML files of the tables that ship with labelkit, by table name."""
     presets = shipped_presets()
     found = [] if presets is None else sorted((presets / FOLDER).glob("*.yaml"))
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
 def left_out() -> list[dict[str, str]]:
-    """Return source, place and reason of each published table that is not there."""
+    """Return the published tables that labelkit does not include, each with its source, place and reason."""
     presets = shipped_presets()
     return (
         [] if presets is None else list(yaml.safe_load(read_bytes(presets / FOLDER / f"{LEFT_OUT}.yaml", _MAX_BYTES)))
@@ -175,7 +175,7 @@ def left_out() -> list[dict[str, str]]:
 
 
 def read_table(name: str) -> PublishedTable:
-    """Read a table by its name, or from a YAML file.
+    """Read a published table, given the name of a shipped one or the path of a YAML file.
 
     Raises:
         ConfigError: there is no such table, or the file does not hold one.
@@ -212,7 +212,7 @@ def _row(row: _Row, file: _File) -> Row:
 
 
 def dataset_places(words: Sequence[str]) -> list[int]:
-    """Return where the words of a command name data sets."""
+    """Return the positions of data set names among the words of a command."""
     return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]
 
 
@@ -221,7 +221,7 @@ IN_DATA_ROOT = "{data_root}/"
 
 
 def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows matched by partial names; all for ``None``.
+    """Return the rows of a published table whose names match the given parts; all rows for ``None``.
 
     Raises:
         ConfigError: a part that is in no name, or in several.
@@ -252,12 +252,12 @@ def _without_spaces(name: str) -> str:
 
 
 def row_inputs(row: Row) -> set[str]:
-    """Return the inputs of a row: data sets, and files in the data folder."""
+    """Return the inputs that a table row's commands read: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
 def missing_data(dataset: str, root: Path) -> str:
-    """Return what is missing of a data set, its source and size; empty if nothing."""
+    """Return a message that says why a data set or file cannot be loaded; empty if it can."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: there is no such file or folder"
@@ -278,7 +278,7 @@ def complete_command(
     here: Path,
     seed: int,
 ) -> list[str]:
-    """A command with all that is not in the table: where, which data, which seed."""
+    """Fill in a table's command: paths, data set names, and for ``train`` also device, seed and output folder."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     for place in dataset_places(words):
         filled[place] = named[words[place]]
@@ -289,7 +289,7 @@ def complete_command(
 
 
 def with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Put options into a command, in place of those it has; an empty value is a switch."""
+    """Return a command with options set, replacing existing values; an empty value makes a flag without argument."""
     kept, at = [], 0
     while at < len(words):
         word, name = words[at], words[at].removeprefix("--")

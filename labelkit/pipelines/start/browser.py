@@ -17,7 +17,7 @@ from labelkit.pipelines.start.record import Record
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import Result, free_name, list_results, read_result
-from labelkit.studio.label.asking import Asking
+from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.label import check_server, serve_labels, session_labels
 from labelkit.studio.label.options import LabelConfig
 
@@ -25,7 +25,7 @@ _STEP = "labels of the browser"
 
 
 def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleResult]) -> SimpleResult:
-    """Serve the page for labeling after a call, and call again when it ends.
+    """Run ``start``, serve the labeling page, and run ``start`` again when the page is closed.
 
     Labels are in a result of the store as soon as they are given: if this is killed, the next call takes them.
 
@@ -57,7 +57,7 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
     # given.csv holds the labels of --labels by now
     again = command_words(config.model_copy(update={"out": folder, "labels": None, "label_column": None}))
 
-    def predict(asking: Asking) -> Result:
+    def predict(asking: BackgroundPredictor) -> Result:
         _read_again(folder, noted)
         asking.run_command(*again)
         last = Record.read(folder).rounds[-1]
@@ -80,7 +80,7 @@ def _read_again(folder: Path, noted: dict[str, Any]) -> None:
 
 
 def browser_labels(record: Record) -> list[WrittenLabel]:
-    """Return the labels of the last browser that no call has taken yet; the text of those taken back is empty."""
+    """Return the labels of the last browser session that ``start`` has not read yet; removed labels are empty."""
     noted = record.steps.get(_STEP, {}).get("values", {})
     store = record.path.with_name(str(noted.get("store")))
     if not noted or noted.get("done") or not store.is_file():
@@ -94,7 +94,7 @@ def browser_labels(record: Record) -> list[WrittenLabel]:
 
 
 def forget_browser(record: Record, labels: Sequence[WrittenLabel]) -> None:
-    """Note that its labels are taken."""
+    """Mark the labels of the last browser session as read."""
     if labels:
         taken = [[label.path, label.file] for label in labels if label.text]
         record.steps[_STEP]["values"] |= {"done": True, "taken": taken}

@@ -37,7 +37,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class WrittenLabel:
-    """A label as it is written down: of a path, and of the file that was there then.
+    """Label of a photo as written in a table, with the photo's path and file digest at that time.
 
     Attributes:
         path: below the folder of the photos.
@@ -52,7 +52,7 @@ class WrittenLabel:
 
 @dataclass(frozen=True)
 class KnownLabels:
-    """All labels that were ever given.
+    """All labels that people have given so far, matched to the photos in the folder.
 
     Attributes:
         placed: by place of the photo in the listing.
@@ -82,7 +82,7 @@ def collect_labels(
     browser: Sequence[WrittenLabel] = (),
     is_same: bool = False,
 ) -> KnownLabels:
-    """Return the label of each photo that has one; later sources win.
+    """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
     Args:
         tables: of ``start``.
@@ -317,7 +317,7 @@ def _follow(
 
 
 class OwnTables:
-    """Tables of ``start``: one that is neither as it was read nor as it was written is never replaced.
+    """Tables that ``start`` wrote, protected from being overwritten after a person edits them.
 
     Args:
         folder: of ``start``.
@@ -329,7 +329,7 @@ class OwnTables:
         self._read: dict[Path, str] = {}
 
     def read(self, path: Path) -> list[WrittenLabel]:
-        """Read the labels of a table; without any row, or where it is not there, it has none."""
+        """Read the labels in a table that ``start`` wrote; return an empty list if it is missing or has no rows."""
         if not path.is_file():
             return []
         self._read[path] = sha256_file(path)  # first: who saves it now saves another one
@@ -338,12 +338,12 @@ class OwnTables:
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 
     def was_saved(self, name: str) -> bool:
-        """Return whether a table that was read is another one than was written: a person has saved it."""
+        """Return whether a person saved a table: it was read and differs from what ``start`` wrote."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
     def may_replace(self, path: Path) -> bool:
-        """Return whether a table may be replaced; one that is never read gets another name if somebody changed it."""
+        """Return whether a table may be replaced; an edited table that ``start`` never reads is renamed first."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
@@ -361,7 +361,7 @@ class OwnTables:
         return True
 
     def replace(self, path: Path, made: Path) -> bool:
-        """Put another table in the place of one, unless that was changed since it was read; say whether it was done."""
+        """Replace a table by a finished file unless it changed since it was read; return whether it was replaced."""
         if not self.may_replace(path):
             made.unlink()
             return False
@@ -370,7 +370,7 @@ class OwnTables:
         return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a table.
+        """Write a table in place of the one that ``start`` wrote before.
 
         Raises:
             DatasetError: it was changed since it was read.
@@ -381,7 +381,7 @@ class OwnTables:
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:
-        """Remove tables, but those that were changed since they were read."""
+        """Remove tables that ``start`` wrote, except those that changed since they were read."""
         for name in names:
             if self.may_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -408,7 +408,7 @@ class _Files:
         self._digests = dict(known)
 
     def digest(self, place: int) -> str:
-        """SHA-256 in hex, or nothing if it cannot be read; embed will say why."""
+        """Return the SHA-256 digest of a file in hex; empty if it cannot be read, which ``embed`` reports."""
         if place not in self._digests:
             try:
                 self._digests[place] = sha256_file(self._paths[place])
@@ -417,7 +417,7 @@ class _Files:
         return self._digests[place]
 
     def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Places of the files with this many bytes."""
+        """Yield the positions of the files whose size in bytes is one of ``sizes``."""
         for place, path in enumerate(self._paths):
             with contextlib.suppress(OSError):
                 if path.stat().st_size in sizes:
@@ -447,7 +447,7 @@ def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
 
 
 def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
-    """Count the rows of a store whose files have a path that the store does not have."""
+    """Count the rows of a store whose image files are now at a path that the store does not list."""
     old = set(store.sample_ids)
     files = _Files(dataset, {})
     sizes = set(store.file_sizes[rows].tolist())
@@ -457,12 +457,12 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
 
 
 def missing_photos_csv(away: Sequence[WrittenLabel]) -> bytes:
-    """Return the labels of photos that are not there as CSV, by path."""
+    """Return the labels of missing photos as CSV, sorted by path."""
     return _csv(sorted(away, key=lambda label: (label.path, label.file)))
 
 
 def labels_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
-    """Return the labels as CSV: path, label, and the SHA-256 of the photo, by which the label finds it again."""
+    """Return the known labels as CSV with path, label and SHA-256, which identifies a photo after it is moved."""
     places = sorted(known.placed)
     return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
 

@@ -12,7 +12,7 @@ from labelkit.options.shared import LabelColumnOption, ListingOptions, NewClasse
 
 
 class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
-    """``labelkit start``."""
+    """Options of ``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)
 

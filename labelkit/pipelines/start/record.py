@@ -25,7 +25,7 @@ _VERSION = 1
 
 @dataclass
 class Record:
-    """``start.json``.
+    """Contents of ``start.json``: the rounds and finished steps of ``start`` in one folder.
 
     Attributes:
         path: of the file.
@@ -46,7 +46,7 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path) -> Record:
-        """Read the record of a folder; an empty one if there is none.
+        """Read ``start.json`` from a folder; return an empty record if there is none.
 
         Raises:
             StoreError: the file is damaged, or of a later version.
@@ -63,8 +63,8 @@ class Record:
         others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed"))
         return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
-    def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
-        """Return the values of a step that was done just so; ``None`` if it has to be done."""
+    def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return the values of a step that finished with the same command and inputs; ``None`` if it must run."""
         step = self.steps.get(name)
         if step is None or step["command"] != command or step["inputs"] != digest(inputs):
             return None
@@ -81,7 +81,7 @@ class Record:
         files: Sequence[Path],
         values: Mapping[str, Any],
     ) -> None:
-        """Write that a step is done.
+        """Record a finished step of ``start`` and save the record.
 
         Args:
             name: of the step.
@@ -95,7 +95,7 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Replace the file.
+        """Write the record of finished steps to ``start.json``.
 
         Raises:
             ResourceError: no room, no permission.
@@ -106,7 +106,7 @@ class Record:
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Take labels out of ``check.csv``, and of what its command told, that a person has confirmed.
+    """Remove the labels that a person has confirmed, both from ``check.csv`` and from the result of its command.
 
     Args:
         table: as ``find mislabeled`` wrote it.
@@ -132,12 +132,12 @@ def _are_texts(value: object) -> bool:
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical JSON of a value."""
+    """Return the SHA-256 digest of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
-    """Return the last round whose result is there; one that was interrupted before has none.
+    """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
 
     Args:
         rounds: of the record.

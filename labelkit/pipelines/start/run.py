@@ -48,7 +48,7 @@ from labelkit.pipelines.start.given import (
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
-from labelkit.pipelines.start.summary import LABELS, finish
+from labelkit.pipelines.start.summary import LABELS, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock, translate_os_errors
@@ -92,17 +92,17 @@ class _Round:
 
     @property
     def store(self) -> Path:
-        """Of its photos."""
+        """Path of the store that holds the embeddings of a round's photos."""
         return self.folder / str(self.record["store"])
 
     @property
     def given(self) -> Path | None:
-        """The file with the labels; ``None`` without any."""
+        """Path of the CSV with the given labels; ``None`` if there are no labels."""
         return self.folder / GIVEN if self.labels else None
 
 
 def start(config: StartConfig) -> SimpleResult:
-    """Run all unfinished steps and report the results.
+    """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
 
     Raises:
         DatasetError: no photos, or labels that fit none.
@@ -212,7 +212,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    result = finish(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
+    result = write_summary(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
     record.write()
     return result
 
@@ -528,7 +528,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
 
 
 def command_line(config: StageConfig) -> str:
-    """Return the command that does a step, with the options that differ from the defaults."""
+    """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
     return " ".join(f"'{word}'" if " " in word else word for word in ("labelkit", *command_words(config)))
 
 
@@ -545,7 +545,7 @@ def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
 
 
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
-    return record.done(*_key(this, name, config), _inputs(this, name))
+    return record.finished_values(*_key(this, name, config), _inputs(this, name))
 
 
 def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: OwnTables) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _FEW_LATER = 4
 _LEAST_OF_A_CLASS = 3
 
 
-def finish(
+def write_summary(
     config: StartConfig,
     path: Path,
     old: Sequence[Path],
@@ -41,7 +41,7 @@ def finish(
     last: tuple[Path, str] | None,
     tables: OwnTables,
 ) -> SimpleResult:
-    """Write the table of labels and that of changes, and say what was found.
+    """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
 
     Args:
         config: of the command.
@@ -124,7 +124,7 @@ def _answers(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, str, str]]:
     return [(row[1], row[2], row[3]) for row in rows]
 
 
-def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str) -> Since | None:
+def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str) -> Changes | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
@@ -184,7 +184,7 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
-def _since_sentence(since: Since, changes: Path) -> str:
+def _since_sentence(since: Changes, changes: Path) -> str:
     said = (
         f"Since the last call with answers, {since.other_label} of {since.photos} photos now have a different label or "
         f"guess ({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered "
@@ -271,8 +271,8 @@ _ANSWERED = ("known", "new")
 
 
 @dataclass(frozen=True)
-class Since:
-    """Changes since the last run.
+class Changes:
+    """Changes in the predictions since an earlier call of ``start``.
 
     Attributes:
         photos: that were there then and are there now.
@@ -293,15 +293,15 @@ class Since:
     guessed_right: int
 
     def to_json(self) -> dict[str, int]:
-        """Return the counts."""
+        """Return the numbers of changed predictions by kind of change."""
         names = ("photos", "other_label", "now_answered", "now_unsure", "labeled", "guessed_right")
         return {name: getattr(self, name) for name in names}
 
 
 def compare_answers(
     store: EmbeddingStore, answers: Sequence[Answer], store_then: EmbeddingStore, answers_then: Sequence[Answer]
-) -> Since:
-    """Compare the answers of two calls, photo by photo, by the bytes of their files.
+) -> Changes:
+    """Compare the predictions of two calls for photos whose files are identical.
 
     Args:
         store: of the photos now.
@@ -324,7 +324,7 @@ def compare_answers(
         for _, before, now in both
         if now[1] == "given" and before[1] != "given" and now[0] in labeled_then
     ]
-    return Since(
+    return Changes(
         photos=len(both),
         changed=[(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]],
         other_label=sum(before[0] != now[0] for _, before, now in both),

@@ -37,12 +37,12 @@ _KEYS = {
 
 
 class InvalidStep(ValueError):  # noqa: N818 - what it is, as the page calls it
-    """An invalid step; the message says why."""
+    """Exception for a labeling step that is not valid; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step, checked.
+    """Validated step of a labeling action, such as naming a group or moving images.
 
     Attributes:
         do: its kind, see the top of this file.
@@ -59,13 +59,13 @@ class Step:
     value: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as the page writes it."""
+        """Return a labeling step as JSON in the form that the page uses."""
         whole = {"do": self.do, "rows": list(self.rows), "group": self.group, "name": self.name, "value": self.value}
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
 
 def read_steps(raw: object, num_rows: int) -> list[Step]:
-    """Check steps that came from outside.
+    """Validate the steps of a labeling action that came as JSON from a browser, and return them.
 
     Args:
         raw: what JSON gave.
@@ -106,7 +106,7 @@ def _step(raw: object, num_rows: int) -> Step:
 
 
 def checked_name(name: object) -> str:
-    """Return a name of a class without spaces around it.
+    """Validate the name of a class, and return it without surrounding spaces.
 
     Raises:
         InvalidStep: it is empty, too long, or holds characters that cannot be shown.
@@ -122,8 +122,8 @@ def checked_name(name: object) -> str:
 
 
 @dataclass
-class Work:
-    """State of n images during labeling.
+class LabelingState:
+    """Labels, groups and rejected images during labeling, for n images.
 
     Attributes:
         classes: names of the classes, in the order in which they came.
@@ -148,7 +148,7 @@ class Work:
         return len(self.hand)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return ((n,) int64 class of each image, -1 = none; (n,) bool, whether it is the name of its group)."""
+        """Return the class of each image, (n,) int64, -1 = none, and whether it is its group's name, (n,) bool."""
         of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last for -1
         for row, label in self.refused:
             if of_group[row] == label:
@@ -158,7 +158,7 @@ class Work:
         return labels, (self.hand < 0) & (labels >= 0)
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Check whether steps can be done, before any is.
+        """Check that labeling steps are valid in the current state, before any of them is applied.
 
         Raises:
             InvalidStep: a group is not there, a new one has not the next number, or nothing goes into it.
@@ -175,7 +175,7 @@ class Work:
                 raise InvalidStep(f"there is no group {step.group}")
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
-        """Do steps; return those that take them back, in the order in which they are to be done.
+        """Apply labeling steps, and return the steps that undo them in the order to apply.
 
         Raises:
             InvalidStep: see ``check``; nothing was done.
@@ -231,14 +231,14 @@ def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int
     return [(int(value), tuple(rows[values == value].tolist())) for value in np.unique(values)]
 
 
-def touched(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
-    """Return (rows, groups) that steps change. Moving an image into a group does not change the group."""
+def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
+    """Return the rows and groups that steps change; moving an image into a group does not change the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
-def labels_to_learn(work: Work, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels to learn from, (n,) int64, -1 = none: single images, and the most typical of named groups.
+def labels_to_learn(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the labels to train on, (n,) int64, -1 = none: from single images and typical images of named groups.
 
     All images of a named group would be too many: what the groups got wrong would be learned as right.
 

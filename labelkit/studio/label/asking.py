@@ -23,16 +23,16 @@ from labelkit.data.path_rule import escaped_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, free_name, list_results, read_result
-from labelkit.studio.label.actions import InvalidStep, Step, Work, labels_to_learn
+from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, labels_to_learn
 from labelkit.studio.label.browser import BrowsedStore
-from labelkit.studio.label.session import Done, Session, copied
+from labelkit.studio.label.session import CommittedAction, Session, copy_state
 from labelkit.studio.report.groups import describe_groups
 
 _LAST_WORDS = 600
 
 
-def new_places(work: Work, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
-    """Return the steps that put all images that are in no named group into new groups.
+def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
+    """Return the steps that move all images outside of named groups into the groups of a new prediction.
 
     Args:
         work: what is known.
@@ -59,8 +59,8 @@ def new_places(work: Work, ids: NDArray[np.int64], names: list[str]) -> list[Ste
     return steps
 
 
-def differences(before: Work, after: Work) -> dict[str, Any]:
-    """Say what became of the groups without a name: images before and after, how many came and went."""
+def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]:
+    """Count how many images joined and left each unnamed group between two states."""
     lines = []
     for group, name in enumerate(after.group_names):
         was = before.groups == group
@@ -80,14 +80,14 @@ def differences(before: Work, after: Work) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Where a question is.
+class RequestState:
+    """State of a request for new predictions.
 
     Attributes:
         number: of the question, from 1; 0: none was asked.
         state: ``idle``, ``running``, ``done`` or ``failed``.
         step: what runs, or why it failed.
-        changed: what changed, see ``differences``.
+        changed: what changed, see ``group_changes``.
     """
 
     number: int = 0
@@ -96,12 +96,12 @@ class Asked:
     changed: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state to send to pages."""
+        """Return the state of a prediction request as JSON for the labeling pages."""
         return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
 
 
-class Asking:
-    """Predicts again in the background, one request at a time.
+class BackgroundPredictor:
+    """Background job that predicts again from the labels so far, one request at a time.
 
     Args:
         session: whose labels are learned from, and whose groups change.
@@ -111,16 +111,16 @@ class Asking:
     """
 
     def __init__(
-        self, session: Session, browsed: BrowsedStore, predict: Callable[[Asking], Result] | None = None
+        self, session: Session, browsed: BrowsedStore, predict: Callable[[BackgroundPredictor], Result] | None = None
     ) -> None:
         self.session, self.browsed, self.predict = session, browsed, predict
-        self.asked = Asked()
+        self.asked = RequestState()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
 
     def start(self, *, by: str, client: str) -> None:
-        """Begin in the background.
+        """Start predicting again from the labels so far, in a background thread.
 
         Raises:
             InvalidStep: a question runs, or there is nothing to learn from.
@@ -131,11 +131,11 @@ class Asking:
             learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")
-            self.asked = Asked(self.asked.number + 1, "running", "grouping the images")
+            self.asked = RequestState(self.asked.number + 1, "running", "grouping the images")
         threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
 
     def stop(self) -> None:
-        """End what runs."""
+        """Stop the running prediction by killing its process."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()
@@ -180,7 +180,7 @@ class Asking:
         return name if name in list_results(self.session.store) else None
 
     def run_command(self, *words: str) -> dict[str, Any]:
-        """Run a command of labelkit in a process of its own; return what it prints as JSON.
+        """Run a labelkit command in a subprocess, and return its JSON output.
 
         Raises:
             ValueError: it failed; the text is its message.
@@ -200,12 +200,14 @@ class Asking:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
         if made is None:
             raise ValueError(f"{result.name} puts no image into a group")
-        before = self.session.read(copied)
+        before = self.session.read(copy_state)
         names = [group.name for group in made.groups]
-        done = self.session.act_on("ask again", lambda work: new_places(work, made.ids, names), by=by, client=client)
+        done = self.session.act_on(
+            "ask again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
+        )
         self.browsed.grouping = made
-        return {**differences(before, self.session.read(copied)), "result": result.name, "round": _round(done)}
+        return {**group_changes(before, self.session.read(copy_state)), "result": result.name, "round": _round(done)}
 
 
-def _round(done: Done | None) -> int:
+def _round(done: CommittedAction | None) -> int:
     return 0 if done is None else done.round

@@ -18,13 +18,13 @@ from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
-from labelkit.studio.label.actions import Work, labels_to_learn
+from labelkit.studio.label.actions import LabelingState, labels_to_learn
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import add_labels, beginning
-from labelkit.studio.label.session import Done, Session, continued, is_session
+from labelkit.studio.label.rounds import add_labels, initial_labels
+from labelkit.studio.label.session import CommittedAction, Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images
-from labelkit.studio.report.page import column, expected_column
+from labelkit.studio.report.page import encode_array, encode_expected
 from labelkit.studio.report.thumbnails import COLUMNS, Pictures
 from labelkit.studio.report.work import likely_groups, start_work, suggested_images, work_data
 
@@ -36,7 +36,7 @@ LIKE = 200
 
 @dataclass
 class BrowsedStore:
-    """A store as shown by its pages.
+    """Embedding store with the groups, images and map that a labeling page shows.
 
     Attributes:
         store: the store.
@@ -55,7 +55,7 @@ class BrowsedStore:
     places: NDArray[np.uint16]
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return the data for the page's script, in the form of a report."""
+        """Return the data that the labeling page's script loads, in the format of a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         grouping = self.grouping
@@ -69,7 +69,7 @@ class BrowsedStore:
             "names": self.images.names,
             "classes": [],
             "splits": [],
-            "groups": [{"name": name, "known": name in session.known} for name in work.group_names],
+            "groups": [{"name": name, "known": name in session.known_groups} for name in work.group_names],
             "measure": "" if grouping is None else grouping.measure,
             "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[self.store.metric],
             "neighbors": 0,
@@ -79,31 +79,31 @@ class BrowsedStore:
             "tilesPerRow": COLUMNS,
             "work": {**work_data(start), "mode": "server", "state": _state(work, log, last_round), "note": self.note},
             "columns": {
-                "group": column(work.groups, "<i4"),
-                "runnerUp": column(nothing, "<i4"),
-                "confidence": column(np.full(n, np.nan) if grouping is None else grouping.confidence, "<f4"),
-                "expected": expected_column(grouping),
-                "label": column(nothing, "<i4"),
-                "usable": column(np.zeros(n), "|u1"),
-                "split": column(nothing, "<i2"),
-                "point": column(self.places, "<u2"),
-                "tile": column(nothing if self.note else np.arange(n), "<i4"),
-                "tileSize": column(np.maximum(1, np.rint(sizes * scale)), "|u1"),
+                "group": encode_array(work.groups, "<i4"),
+                "runnerUp": encode_array(nothing, "<i4"),
+                "confidence": encode_array(np.full(n, np.nan) if grouping is None else grouping.confidence, "<f4"),
+                "expected": encode_expected(grouping),
+                "label": encode_array(nothing, "<i4"),
+                "usable": encode_array(np.zeros(n), "|u1"),
+                "split": encode_array(nothing, "<i2"),
+                "point": encode_array(self.places, "<u2"),
+                "tile": encode_array(nothing if self.note else np.arange(n), "<i4"),
+                "tileSize": encode_array(np.maximum(1, np.rint(sizes * scale)), "|u1"),
                 "neighbor": "",
                 "score": "",
-                "choice": column(start.choices, "<i2"),
+                "choice": encode_array(start.choices, "<i2"),
             },
         }
 
     def suggested(self, session: Session) -> list[list[Any]]:
-        """Return [row, reason] of the images to look at next, by the labels so far, the most useful first."""
+        """Return [row, reason] of the images to label next, the most useful first."""
         work, _, _ = session.snapshot()
         given = _learned(work, self.images, session.name)
         found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
         return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
-    def like(self, row: int) -> list[dict[str, Any]]:
-        """Return the images nearest to one, nearest first, with their scores."""
+    def similar_images(self, row: int) -> list[dict[str, Any]]:
+        """Return the images most similar to an image, with their scores, nearest first."""
         features = self.images.features
         if not self.images.directed[row]:
             return []
@@ -118,8 +118,8 @@ class BrowsedStore:
         sign = -1 if self.store.metric == "l2" else 1
         return [{"image": int(one), "score": sign * float(near[one])} for one in rows if np.isfinite(near[one])]
 
-    def parts(self, session: Session, group: int) -> list[list[int]]:
-        """Return the rows of the two parts of a group where the tree of its images parts last, the larger first.
+    def split_group(self, session: Session, group: int) -> list[list[int]]:
+        """Split a group in two by hierarchical clustering; return the rows of both parts, the larger first.
 
         A group of one image is one part; rows that were rejected stay where they are.
         """
@@ -134,32 +134,32 @@ class BrowsedStore:
         return sorted(found, key=lambda part: (-len(part), part))
 
     def picture(self, row: int, side: int) -> bytes | str:
-        """Return a row's image as WebP with sides of at most ``side``, or why there is none."""
+        """Return an image as WebP bytes with sides of at most ``side``, or the reason why it cannot be shown."""
         found = self.pictures.read(row, side)
         if isinstance(found, str):
             return found
-        return webp(found)
+        return encode_webp(found)
 
 
-def webp(picture: Image.Image) -> bytes:
-    """Return a picture as WebP, good enough to judge it by."""
+def encode_webp(picture: Image.Image) -> bytes:
+    """Encode an image as lossy WebP."""
     buffer = io.BytesIO()
     picture.save(buffer, format="WEBP", quality=80, method=2)
     return buffer.getvalue()
 
 
-def _learned(work: Work, images: ShownImages, where: str) -> UsableLabels:
+def _learned(work: LabelingState, images: ShownImages, where: str) -> UsableLabels:
     """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
     learned = labels_to_learn(work, images.features)
     return UsableLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
 
 
-def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
+def _state(work: LabelingState, log: list[CommittedAction], last_round: int) -> dict[str, Any]:
     return {
         "classes": work.classes,
-        "groups": column(work.groups, "<i4"),
-        "hand": column(work.hand, "<i4"),
-        "rejected": column(work.rejected, "|u1"),
+        "groups": encode_array(work.groups, "<i4"),
+        "hand": encode_array(work.hand, "<i4"),
+        "rejected": encode_array(work.rejected, "|u1"),
         "groupNames": work.group_names,
         "groupLabels": work.named,
         "refused": sorted([row, label] for row, label in work.refused),
@@ -169,7 +169,7 @@ def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
 
 
 def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
-    """Read what pages are told of a store.
+    """Load everything that a labeling page shows of a store.
 
     Raises:
         StoreError: the store, or the result that was asked for, cannot be used.
@@ -198,7 +198,7 @@ def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
-    """Continue the session of a result, or start one.
+    """Continue the labeling session stored in a result, or start a new one.
 
     Without a name, the newest session goes on, unless labels to begin with are named.
 
@@ -213,10 +213,10 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     if name is not None and name in there and not config.overwrite:
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
-        session = continued(store, read_result(store, name))
+        session = restore_session(store, read_result(store, name))
         current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
         return session
-    begun = beginning(config, store)
+    begun = initial_labels(config, store)
     if config.from_ is not None:
         begun, _ = add_labels(config, config.from_, store, begun)
     number = begun.round + 1

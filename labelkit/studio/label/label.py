@@ -22,18 +22,18 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock, remove_leftovers
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import labels_to_learn, touched
-from labelkit.studio.label.asking import Asking
+from labelkit.studio.label.actions import changed_rows_and_groups, labels_to_learn
+from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, beginning
-from labelkit.studio.label.session import Session, continued
+from labelkit.studio.label.rounds import Labels, add_labels, initial_labels
+from labelkit.studio.label.session import Session, restore_session
 from labelkit.studio.label.sets import check_set, write_set
 from labelkit.studio.report.images import choose_images
 
 
 def label_images(config: LabelConfig) -> SimpleResult:
-    """Add the labels of a CSV to those there are, and write them as a result; or write them as a CSV or a label set.
+    """Merge labels from a CSV into those of a store, and write them as a result, a CSV or a label set.
 
     The result, kind ``labels``, holds ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
     ``label_rounds`` (n,) int64: the round that gave each label, 0 = came with the store, -1 = none.
@@ -47,7 +47,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         return serve_labels(config)
     check_set(config)
     store = open_store(config.index)
-    base = beginning(config, store)
+    base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
     tables: list[Table] = []
@@ -160,7 +160,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
 
 
 def check_server() -> None:
-    """Check that the packages for serving pages are installed.
+    """Check that Starlette and uvicorn, which serve the labeling page, are installed.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -171,12 +171,12 @@ def check_server() -> None:
             raise ConfigError("--serve", problem, "pip install starlette uvicorn.")
 
 
-def serve_labels(config: LabelConfig, predict: Callable[[Asking], Result] | None = None) -> SimpleResult:
-    """Let people label in the browser.
+def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
+    """Serve the labeling page until it is interrupted, and return the result with the labels.
 
     Args:
         config: of the command.
-        predict: what "Ask again" does; see :class:`~labelkit.studio.label.asking.Asking`.
+        predict: what "Ask again" does; see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -211,7 +211,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[Asking], Result] | None
 
 
 def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str]]:
-    """Return path, label, and SHA-256 in hex of the images that a session labeled, or took the label from.
+    """Return path, label and SHA-256 in hex of each image that a labeling session labeled, rejected or learns from.
 
     They are those of single images, and of the most typical images of named groups. The label of an image that was
     labeled or rejected and has no label now is empty.
@@ -223,10 +223,12 @@ def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str
     Raises:
         StoreError: there is no such session, or it cannot be used.
     """
-    session = continued(store, read_result(store, name))
+    session = restore_session(store, read_result(store, name))
     work = session.work
     learned = labels_to_learn(work, choose_images(store, store.n, 0).features)
-    rows, _ = touched([step for done in session.log for step in done.steps if step.do in ("label", "reject")])
+    rows, _ = changed_rows_and_groups(
+        [step for done in session.log for step in done.steps if step.do in ("label", "reject")]
+    )
     listed = learned >= 0
     listed[sorted(rows)] = True
     names = [*work.classes, ""]  # -1: none

@@ -24,7 +24,7 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):
-    """``labelkit label``."""
+    """Options of ``labelkit label``."""
 
     command: ClassVar[tuple[str, ...]] = ("label",)
 

@@ -23,7 +23,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of all rows of a store.
+    """Labels of all images of a store, with the round in which each was given.
 
     Attributes:
         labels: (n,) int64, -1 = none.
@@ -49,7 +49,7 @@ class _Conflict:
     new: str
 
 
-def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
+def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     """Return the labels to add to: those of an earlier result, or those of the store that training may use.
 
     Raises:
@@ -78,7 +78,7 @@ def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
 def add_labels(
     config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels
 ) -> tuple[Labels, dict[str, object]]:
-    """Add the labels of a file; returns them and what is to be told.
+    """Add the labels of a CSV to earlier ones; return the merged labels and a summary of the changes.
 
     Raises:
         DatasetError: images get another label than they have, and it is not said which counts.

@@ -34,9 +34,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
 from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStep
-from labelkit.studio.label.asking import Asking
+from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
-from labelkit.studio.label.session import Conflict, Done, Session
+from labelkit.studio.label.session import CommittedAction, Conflict, Session
 from labelkit.studio.report.page import render_label_page
 
 #: of a request: 100,000 rows as numbers
@@ -88,7 +88,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Guard:
-    """Refuses, before anything else sees it, what is not from a page of this server.
+    """ASGI middleware that rejects requests that do not come from a page of this server.
 
     Args:
         app: what answers the others.
@@ -167,13 +167,13 @@ def _refuse(status: int, problem: str) -> JSONResponse:
 
 
 class LabelServer:
-    """What answers the pages of one session.
+    """HTTP server for the pages of one labeling session.
 
     Args:
         session: where actions go.
         browsed: what is shown.
         by: who labels.
-        predict: see :class:`~labelkit.studio.label.asking.Asking`.
+        predict: see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
     """
 
     def __init__(
@@ -182,16 +182,16 @@ class LabelServer:
         browsed: BrowsedStore,
         *,
         by: str = "",
-        predict: Callable[[Asking], Result] | None = None,
+        predict: Callable[[BackgroundPredictor], Result] | None = None,
     ) -> None:
         self.session, self.browsed, self.by = session, browsed, by
-        self.asking = Asking(session, browsed, predict)
+        self.asking = BackgroundPredictor(session, browsed, predict)
         self._page, self._policy = render_label_page(browsed.store.path.name)
         self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.picture(row, THUMBNAIL))
         self._data = threading.Lock()
 
     def app(self) -> Starlette:
-        """Return the application, without its guard."""
+        """Return the Starlette application without the guard that checks requests."""
         return Starlette(
             routes=[
                 Route("/", self.page),
@@ -203,19 +203,19 @@ class LabelServer:
                 Route("/api/ask", self.ask, methods=["POST"]),
                 Route("/api/thumbnails/{row:int}", self.thumbnail),
                 Route("/api/images/{row:int}", self.large),
-                Route("/api/like/{row:int}", self.like),
-                Route("/api/parts/{group:int}", self.parts),
+                Route("/api/like/{row:int}", self.similar_images),
+                Route("/api/parts/{group:int}", self.split_group),
             ],
             exception_handlers={404: _missing, 405: _missing},
         )
 
     async def page(self, request: Request) -> Response:
-        """Return the page, which holds nothing of the store but its name."""
+        """Return the HTML of the labeling page, which contains no data of the store except its name."""
         headers = {**_HEADERS, "Content-Security-Policy": self._policy}
         return HTMLResponse(self._page, headers=headers)
 
     async def data(self, request: Request) -> Response:
-        """Return everything the page shows."""
+        """Return all data that the labeling page shows, as JSON."""
 
         def made() -> bytes:
             with self._data:
@@ -226,19 +226,19 @@ class LabelServer:
         return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
 
     async def suggested(self, request: Request) -> Response:
-        """Return the images to look at next, by the labels so far."""
+        """Return the images to label next, given the labels so far."""
         found = await run_in_threadpool(self.browsed.suggested, self.session)
         return JSONResponse({"suggested": found}, headers=_HEADERS)
 
     async def changes(self, request: Request) -> Response:
-        """Return the actions after a round."""
+        """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
             return _refuse(400, "since is the number of a round")
         return self._told(int(since))
 
     async def act(self, request: Request) -> Response:
-        """Do an action."""
+        """Commit the labeling action in the request."""
         return await self._do(
             request,
             ("kind", "steps"),
@@ -246,13 +246,13 @@ class LabelServer:
         )
 
     async def undo(self, request: Request) -> Response:
-        """Take an action back."""
+        """Undo the labeling action that the request names."""
         return await self._do(
             request, ("round",), lambda told, who: self.session.undo(_number(told["round"], "round"), **who)
         )
 
     async def _do(
-        self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], Done]
+        self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], CommittedAction]
     ) -> Response:
         try:
             told = await _body(request, (*keys, "client", "seen"))
@@ -268,7 +268,7 @@ class LabelServer:
         return self._told(seen)
 
     async def ask(self, request: Request) -> Response:
-        """Ask again, in the background."""
+        """Start predicting again from the labels so far, in the background."""
         try:
             told = await _body(request, ("client", "seen"))
             self.asking.start(by=self.by, client=_text(told["client"], "client"))
@@ -278,17 +278,17 @@ class LabelServer:
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
         """What is new since a round: actions, and where a question is."""
-        actions = [done.to_json() for done in self.session.since(since)]
+        actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse(
             {"actions": actions, "asked": self.asking.asked.to_json(), **more}, status, headers=_HEADERS
         )
 
     async def thumbnail(self, request: Request) -> Response:
-        """Return a small picture of a row."""
+        """Return the thumbnail of an image."""
         return await self._picture(request, self._thumbnail)
 
     async def large(self, request: Request) -> Response:
-        """Return a large picture of a row."""
+        """Return an image in large size."""
         return await self._picture(request, lambda row: self.browsed.picture(row, LARGE))
 
     async def _picture(self, request: Request, read: Callable[[int], bytes | str]) -> Response:
@@ -301,21 +301,21 @@ class LabelServer:
         headers = {**_HEADERS, "Cache-Control": "private, max-age=3600"}
         return Response(found, media_type="image/webp", headers=headers)
 
-    async def like(self, request: Request) -> Response:
-        """Return the images nearest to a row."""
+    async def similar_images(self, request: Request) -> Response:
+        """Return the images most similar to an image."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
             return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
-        return JSONResponse({"images": await run_in_threadpool(self.browsed.like, row)}, headers=_HEADERS)
+        return JSONResponse({"images": await run_in_threadpool(self.browsed.similar_images, row)}, headers=_HEADERS)
 
-    async def parts(self, request: Request) -> Response:
-        """Return the rows of the two parts of a group."""
+    async def split_group(self, request: Request) -> Response:
+        """Split a group in two, and return the rows of both parts."""
         group = request.path_params["group"]
         count = self.session.read(lambda work: len(work.named))
         if group >= count:
             return _refuse(404, f"there is no group {group}")
         return JSONResponse(
-            {"parts": await run_in_threadpool(self.browsed.parts, self.session, group)}, headers=_HEADERS
+            {"parts": await run_in_threadpool(self.browsed.split_group, self.session, group)}, headers=_HEADERS
         )
 
 
@@ -353,7 +353,7 @@ def _number(value: object, key: str) -> int:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Open a TCP socket that listens on a host and port.
 
     Raises:
         ResourceError: the address is not of this machine, or the port is in use.
@@ -370,8 +370,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return made
 
 
-def guarded(server: LabelServer, host: str, port: int, token: str) -> Guard:
-    """Return what answers pages of this server, and nobody else.
+def guard_app(server: LabelServer, host: str, port: int, token: str) -> Guard:
+    """Wrap a labeling server in a guard that accepts only requests from its own pages.
 
     Args:
         server: what answers.
@@ -411,7 +411,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Callable[[str], None]) -> None:
-    """Answer pages until somebody interrupts.
+    """Serve the labeling pages until the process is interrupted.
 
     Args:
         server: what answers.
@@ -432,7 +432,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     say(link)
     if opened:
         webbrowser.open(link)
-    config = uvicorn.Config(guarded(server, host, port, token), **SETTINGS)
+    config = uvicorn.Config(guard_app(server, host, port, token), **SETTINGS)
     running = _Server(config)
     running.run(sockets=[listening])
     if running.ended_by not in (None, signal.SIGINT):

@@ -21,7 +21,7 @@ from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
-from labelkit.studio.label.actions import InvalidStep, Step, Work, read_steps, touched
+from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, changed_rows_and_groups, read_steps
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ KEPT_BACK = 200
 
 
 class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
-    """Another user changed the same images or groups since the page was last updated.
+    """Exception for an action on images or groups that another user has changed since the page was last updated.
 
     Args:
         theirs: actions that did: dicts with ``round``, ``by``, ``kind``.
@@ -45,8 +45,8 @@ class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
 
 
 @dataclass(frozen=True)
-class Done:
-    """A committed action.
+class CommittedAction:
+    """Committed labeling action, with the steps that undo it.
 
     Attributes:
         round: its number.
@@ -69,7 +69,7 @@ class Done:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state to send to pages."""
+        """Return a labeling action as JSON for the pages."""
         return {
             "round": self.round,
             "kind": self.kind,
@@ -82,7 +82,7 @@ class Done:
 
 
 class Session:
-    """One person or several at work on one store; calls come from several threads, and go one after the other.
+    """Labeling session of one or more people on a store, safe to use from several threads.
 
     Args:
         store: the store.
@@ -99,11 +99,11 @@ class Session:
         self,
         store: EmbeddingStore,
         name: str,
-        work: Work,
+        work: LabelingState,
         rounds: NDArray[np.int64],
         params: dict[str, Any],
         *,
-        log: Sequence[Done] = (),
+        log: Sequence[CommittedAction] = (),
         first_round: int = 0,
         path: Path | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class Session:
         params: dict[str, Any],
         round_before: int,
     ) -> Session:
-        """Return a session without actions; nothing is written.
+        """Create a labeling session from existing labels and groups, without writing anything yet.
 
         Args:
             store: the store.
@@ -139,7 +139,7 @@ class Session:
             params: of the result.
             round_before: the last round of the labels.
         """
-        work = Work(
+        work = LabelingState(
             classes=list(class_names),
             hand=labels.copy(),
             rejected=np.zeros(store.n, dtype=np.bool_),
@@ -150,22 +150,22 @@ class Session:
         return cls(store, name, work, rounds, params, first_round=round_before)
 
     @property
-    def known(self) -> set[str]:
-        """Names of groups that are names of classes, as the result that made them says."""
+    def known_groups(self) -> set[str]:
+        """Names of the groups that are names of classes, according to the result that made the groups."""
         return {str(name) for name in self._params.get("known", [])}
 
     @property
     def round(self) -> int:
-        """The last round."""
+        """Number of the last committed labeling action."""
         return self.log[-1].round if self.log else self._first
 
-    def since(self, number: int) -> list[Done]:
-        """Return the actions after a round."""
+    def actions_since(self, number: int) -> list[CommittedAction]:
+        """Return the labeling actions committed after round ``number``."""
         with self._lock:
             return [done for done in self.log if done.round > number]
 
-    def act(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> Done:
-        """Do an action and commit it.
+    def act(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> CommittedAction:
+        """Validate a labeling action that came as JSON, apply it, and commit it.
 
         Args:
             kind: what the person did, for the history.
@@ -183,8 +183,10 @@ class Session:
         with self._lock:
             return self._commit(kind, steps, by=by, client=client, seen=seen)
 
-    def act_on(self, kind: str, plan: Callable[[Work], list[Step]], *, by: str, client: str) -> Done | None:
-        """Do what a function makes of the state as it is now; None if that is nothing.
+    def act_on(
+        self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
+    ) -> CommittedAction | None:
+        """Plan a labeling action from the current state, and commit it; return ``None`` if nothing is planned.
 
         Args:
             kind: what is done, for the history.
@@ -199,18 +201,18 @@ class Session:
             steps = tuple(plan(self.work))
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
 
-    def read(self, look: Callable[[Work], T]) -> T:
-        """Return the result of a function on the state, under a lock."""
+    def read(self, look: Callable[[LabelingState], T]) -> T:
+        """Call a function on the labeling state while holding the lock, and return its result."""
         with self._lock:
             return look(self.work)
 
-    def snapshot(self) -> tuple[Work, list[Done], int]:
-        """Return (a copy of the state, the actions, the last round)."""
+    def snapshot(self) -> tuple[LabelingState, list[CommittedAction], int]:
+        """Return a copy of the labeling state, the actions so far, and the number of the last one."""
         with self._lock:
-            return copied(self.work), list(self.log), self.round
+            return copy_state(self.work), list(self.log), self.round
 
-    def undo(self, number: int, *, by: str, client: str, seen: int) -> Done:
-        """Undo an action, recorded as a new action.
+    def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
+        """Undo a labeling action, and commit the undo as a new action.
 
         Raises:
             InvalidStep: there is no such action, or it was taken back.
@@ -224,14 +226,16 @@ class Session:
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
-    def _commit(self, kind: str, steps: tuple[Step, ...], *, by: str, client: str, seen: int, undoes: int = 0) -> Done:
+    def _commit(
+        self, kind: str, steps: tuple[Step, ...], *, by: str, client: str, seen: int, undoes: int = 0
+    ) -> CommittedAction:
         self._find_conflict(steps, client, seen)
         before, _ = self.work.labels()
         num_classes = len(self.work.classes)
         back = tuple(self.work.apply(steps))
         if not back:
             raise InvalidStep("nothing would change")
-        done = Done(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
+        done = CommittedAction(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))
         self.log.append(done)
@@ -247,11 +251,11 @@ class Session:
         return done
 
     def _find_conflict(self, steps: tuple[Step, ...], client: str, seen: int) -> None:
-        rows, groups = touched(steps)
+        rows, groups = changed_rows_and_groups(steps)
         late = [done for done in self.log if done.round > seen and done.client != client]
         theirs, both_rows, both_groups = [], set[int](), set[int]()
         for done in late:
-            their_rows, their_groups = touched(done.steps)
+            their_rows, their_groups = changed_rows_and_groups(done.steps)
             if rows & their_rows or groups & their_groups:
                 theirs.append({"round": done.round, "by": done.by, "kind": done.kind})
                 both_rows |= rows & their_rows
@@ -260,7 +264,7 @@ class Session:
             raise Conflict(theirs, sorted(both_rows), sorted(both_groups))
 
     def write(self) -> None:
-        """Commit what is known.
+        """Write the labels and the history of a labeling session to its result.
 
         Raises:
             Mismatch: the result on the disk is not the one that this session wrote.
@@ -307,8 +311,8 @@ class Session:
         ]
 
 
-def copied(work: Work) -> Work:
-    """Return a state that does not change with the other."""
+def copy_state(work: LabelingState) -> LabelingState:
+    """Return an independent copy of a labeling state."""
     return replace(
         work,
         classes=list(work.classes),
@@ -328,12 +332,12 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def is_session(result: Result) -> bool:
-    """Return whether a result was made by a session."""
+    """Return whether a result was written by a labeling session."""
     return result.kind == LABELS_KIND and "work_groups" in result.arrays
 
 
-def continued(store: EmbeddingStore, result: Result) -> Session:
-    """Return the session that a result holds.
+def restore_session(store: EmbeddingStore, result: Result) -> Session:
+    """Restore the labeling session that is stored in a result.
 
     Raises:
         StoreError: it holds none.
@@ -348,7 +352,7 @@ def continued(store: EmbeddingStore, result: Result) -> Session:
         params.pop("round")
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(str(result.path), f"its history cannot be read: {error}", "Restore the file.") from error
-    work = Work(
+    work = LabelingState(
         classes=list(arrays["class_names"]),
         hand=np.array(arrays["hand_labels"], dtype=np.int64),
         rejected=np.array(arrays["rejected"], dtype=np.bool_),
@@ -361,8 +365,8 @@ def continued(store: EmbeddingStore, result: Result) -> Session:
     return Session(store, result.name, work, rounds, params, log=log, first_round=first, path=result.path)
 
 
-def _done(raw: dict[str, Any], num_rows: int) -> Done:
+def _done(raw: dict[str, Any], num_rows: int) -> CommittedAction:
     back = tuple(read_steps(raw["back"], num_rows)) if raw["back"] else ()
     kind, by, client = (str(raw[key]) for key in ("kind", "by", "client"))
     steps = tuple(read_steps(raw["steps"], num_rows))
-    return Done(int(raw["round"]), kind, by, client, int(raw["when"]), steps, back, int(raw["undoes"]))
+    return CommittedAction(int(raw["round"]), kind, by, client, int(raw["when"]), steps, back, int(raw["undoes"]))

@@ -67,13 +67,13 @@ class _Set:
     class_names: tuple[str, ...]
 
     def name(self, place: int) -> str | None:
-        """Return the name of the class of an image."""
+        """Return the class name of an image; ``None`` if it has no label."""
         label = int(self.labels[place])
         return None if label < 0 else self.class_names[label]
 
 
 def check_set(config: LabelConfig) -> None:
-    """Check before any work that a label set can be written.
+    """Check that a label set can be written to ``out``, before any work is done.
 
     Raises:
         ConfigError, OutputExistsError: the name is taken or cannot be, or pyarrow is not installed.
@@ -92,7 +92,7 @@ def check_set(config: LabelConfig) -> None:
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and labels for another program, completely or not at all.
+    """Write images and labels in the format of another program, completely or not at all.
 
     Args:
         config: of ``labelkit label``, with ``export`` and ``out``.

@@ -45,7 +45,7 @@ _BYTES_PER_SHEET, _WORDS = 64, 4096
 
 
 def write_report(config: ReportConfig) -> SimpleResult:
-    """Write the page.
+    """Write the HTML report page of a store.
 
     Raises:
         StoreError: the store, or the result that was asked for, cannot be used.

@@ -21,7 +21,7 @@ _MOST_POINTS, _MOST_CURVES = 400, 24
 
 @dataclass(frozen=True)
 class Curve:
-    """One logged name.
+    """Training curve of one logged value, scaled for drawing.
 
     Attributes:
         name: as it was logged.
@@ -62,7 +62,7 @@ class Curves:
 
 
 def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
-    """Return the curves of a run, or of the one that made the model if it is still where it was.
+    """Read the training curves of a run; by default, of the run that trained the store's model, if it is still there.
 
     Args:
         model: of the store.

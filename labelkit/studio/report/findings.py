@@ -29,7 +29,7 @@ Line = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The nearest images of each image of a page.
+    """Nearest neighbors of each image on a page.
 
     Attributes:
         images: (m, k) int64, nearest first, -1 = none.
@@ -44,7 +44,7 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class Card:
-    """A single finding.
+    """Card on the page that shows one finding and its images.
 
     Attributes:
         images: of the page; -1: the page has no such image.
@@ -59,7 +59,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Finding:
-    """Findings of one command.
+    """Findings of one ``labelkit find`` command, shown as a section of the page.
 
     Attributes:
         name: of the section, for links.
@@ -172,7 +172,7 @@ _KINDS = (
 
 
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
-    """Read the tables of ``labelkit find`` in a folder; those that are not there have no count.
+    """Read the tables of ``labelkit find`` in a folder; a missing table gives a finding without count.
 
     Raises:
         DatasetError: no such folder; a table that cannot be read, or lacks a column.
@@ -184,7 +184,7 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
 
 
 def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> tuple[tuple[int, str], ...] | None:
-    """Return (image, reason) of the images to label next by ``next.csv`` in a folder; ``None``: there is none.
+    """Read the images to label next, and why, from ``next.csv`` in a folder; ``None`` if there is no such file.
 
     Raises:
         DatasetError: it cannot be read, or lacks a column.
@@ -238,7 +238,9 @@ def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
 
 
 def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
-    """Return the nearest other images of each; rows without a direction have none and are nobody's.
+    """Find the nearest neighbors of each image among the other images of a page.
+
+    By cosine, images whose embedding is zero have no neighbors and are no neighbor of others.
 
     Args:
         images: those of the page.

@@ -31,7 +31,7 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result next to the store.
+    """Result stored next to a store, whose groups a page could show.
 
     Attributes:
         result: as it was read; ``None`` if it cannot be used.
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Group:
-    """One group.
+    """Group of images, with its size, known classes, and typical and doubtful images.
 
     Attributes:
         name: of the class, or ``group 3``.
@@ -74,13 +74,13 @@ class Group:
 
     @property
     def purity(self) -> float | None:
-        """Share of the most frequent class among the group's images with a known class."""
+        """Fraction of the group's images of known class that belong to its most frequent class."""
         return self.counts[0][1] / self.labeled if self.counts else None
 
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """Summary of a result's predictions.
+    """Numbers of known, new and unsure predictions in a result, and how many are expected to be correct.
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.
@@ -99,7 +99,7 @@ class PredictionSummary:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The groups that a page shows.
+    """Groups of one result, as a page shows them.
 
     Attributes:
         result: where they are from.
@@ -128,7 +128,7 @@ class Grouping:
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
-    """Return what is next to a store, by name; results that cannot be used are said and listed with the reason."""
+    """List the results of a store by name; those that cannot be read are warned about and listed with the reason."""
     found: list[Candidate] = []
     for name in list_results(store):
         try:
@@ -142,7 +142,7 @@ def find_results(store: EmbeddingStore) -> list[Candidate]:
 
 
 def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Candidate]) -> tuple[Result, str] | None:
-    """Return (result, why it was chosen), or ``None`` if none groups the rows.
+    """Choose the result whose groups a page shows; return it with the reason, or ``None`` if none has groups.
 
     Without a name: discovered classes before clusters, and of one kind those with a confidence, then those with
     names, then the first by name; of answers the newest. Labels have no say.
@@ -179,7 +179,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
 def describe_groups(
     store: EmbeddingStore, images: ShownImages, result: Result, why: str, examples: int
 ) -> Grouping | None:
-    """Return the groups of a result, the largest first; ``None`` if no row is in any.
+    """Describe the groups of a result, the largest first; return ``None`` if all are empty.
 
     Args:
         store: the store.

@@ -22,7 +22,7 @@ _TSNE_DIRECTIONS = 50
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of the images on the map.
+    """Map positions of the images of a page.
 
     Attributes:
         points: (m, 2) uint16, x right and y down, one scale for both.
@@ -34,7 +34,7 @@ class Places:
 
 
 def place_images(features: NDArray[np.float32], projection: Literal["pca", "tsne"], seed: int) -> Places:
-    """Return the places of images by their features, (m, d)."""
+    """Compute the map positions of images by projecting their features (m, d) to two dimensions."""
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
             rows = features.astype(np.float64)
@@ -60,10 +60,10 @@ def _quantized(points: NDArray[np.float64]) -> NDArray[np.uint16]:
 
 @dataclass(frozen=True)
 class ShownImages:
-    """The images of a page. Image i of the page is row ``rows[i]`` of the store.
+    """Images of a store that a page shows, with their features and labels.
 
     Attributes:
-        rows: (m,) int64, increasing.
+        rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
         names: m texts that can be shown, see :func:`shown_text`.
         features: (m, d) float32 as they are meant to be compared: of length 1 if by cosine.
         directed: (m,) bool, False where the embedding is all zero and is compared by cosine: nothing is near it.
@@ -82,7 +82,7 @@ class ShownImages:
 
 
 def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownImages:
-    """Return all rows of a store, or those drawn by the seed if the limit is lower.
+    """Choose the images to show on a page: all of a store, or a random sample of ``max_images``.
 
     Raises:
         StoreError: embeddings are damaged or not finite.
@@ -102,7 +102,7 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
 
 
 def shown_text(text: str) -> str:
-    r"""Return a name as a page can show it.
+    r"""Escape the characters of a text that a page cannot show.
 
     Bytes that are not UTF-8 stand as ``\xff``; control characters, and those that turn the direction of the text
     around, as their Python escapes; all others as they are.

@@ -21,7 +21,7 @@ _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
-    """``labelkit report``."""
+    """Options of ``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)
 
@@ -77,5 +77,5 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     @property
     def max_bytes(self) -> int:
-        """``max_size`` in bytes."""
+        """Maximum file size of the page in bytes."""
         return int(Decimal(self.max_size[:-2].strip()) * _BYTES[self.max_size[-2:]])

@@ -21,7 +21,7 @@ _PARTS = ("all", "old", "new")
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One accuracy, in %.
+    """Clustering accuracy on all, old or new classes with its 95 % interval, in %.
 
     Attributes:
         part: ``all``, ``old`` or ``new`` classes.
@@ -38,7 +38,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One grouping on one split.
+    """Scores of one grouping on one split.
 
     Attributes:
         result: its name.
@@ -61,7 +61,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of the groupings.
+    """Clustering scores of all groupings of a store, and per-class accuracies of the one shown.
 
     Attributes:
         rows: one per grouping and split.
@@ -77,7 +77,7 @@ class Scores:
 
 
 def score_groupings(store: EmbeddingStore, candidates: list[Candidate], shown: Result, seed: int) -> Scores | str:
-    """Score all groupings of a store, the one shown first, or say why that cannot be done.
+    """Evaluate all groupings of a store against its labels, or return the reason why that is not possible.
 
     Args:
         store: the store.
@@ -135,7 +135,7 @@ _MOST_SKIPPED = 100
 
 @dataclass(frozen=True)
 class ClassRow:
-    """Images of one class.
+    """Number of images and of usable labels of one class.
 
     Attributes:
         name: of the class.
@@ -152,7 +152,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """What is in a store.
+    """Summary of a store: its properties, model, classes, splits and skipped images.
 
     Attributes:
         facts: (name, value) of the store.
@@ -174,7 +174,7 @@ class Overview:
 
 
 def describe_store(store: EmbeddingStore) -> Overview:
-    """Return what is in a store."""
+    """Summarize the properties, model, classes, splits and skipped images of a store."""
     known = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
     usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     facts = (

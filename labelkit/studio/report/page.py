@@ -41,7 +41,7 @@ _WIDEST_TABLE = 40
 
 @dataclass(frozen=True)
 class PageContents:
-    """Everything on a page.
+    """Everything that a report page shows.
 
     Attributes:
         title: name of the store.
@@ -89,7 +89,7 @@ class PageContents:
 
 
 def render_page(page: PageContents) -> bytes:
-    """Return the file; the same contents give the same bytes."""
+    """Render a report page as HTML; equal contents give equal bytes."""
     environment = _environment()
     style, script = _texts(_STYLES), _script(_SCRIPTS)
     html = environment.get_template("report.html.j2").render(
@@ -110,7 +110,7 @@ def render_page(page: PageContents) -> bytes:
 
 
 def render_label_page(title: str) -> tuple[bytes, str]:
-    """Return the page of ``labelkit label --serve``, which asks its server for everything, and its policy.
+    """Render the page of ``labelkit label --serve``; return its HTML and its Content-Security-Policy.
 
     Args:
         title: name of the store.
@@ -151,7 +151,7 @@ def _script(names: tuple[str, ...]) -> str:
 
 
 def script_safe_json(value: Mapping[str, Any]) -> str:
-    """Return JSON that ends no script element, whatever texts are in it."""
+    """Serialize a value as JSON that is safe to embed in an HTML script element."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -159,7 +159,7 @@ def script_safe_json(value: Mapping[str, Any]) -> str:
 
 
 def page_data(page: PageContents) -> dict[str, Any]:
-    """Return what the script reads: names as JSON, columns as base64 of little-endian numbers."""
+    """Return the data that the page's script reads: names as JSON, arrays as base64 of little-endian numbers."""
     grouping, near = page.grouping, page.neighbors
     finite = near.scores[np.isfinite(near.scores)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -183,20 +183,22 @@ def page_data(page: PageContents) -> dict[str, Any]:
         "tilesPerRow": COLUMNS,
         "work": work_data(page.start),
         "columns": {
-            "group": column(nobody if grouping is None else grouping.ids, "<i4"),
-            "runnerUp": column(nobody if grouping is None else grouping.runner_up, "<i4"),
-            "confidence": column(np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"),
-            "expected": expected_column(grouping),
-            "label": column(page.images.labels, "<i4"),
-            "usable": column(page.usable, "|u1"),
-            "split": column(page.splits, "<i2"),
-            "point": column(page.places.points, "<u2"),
-            "tile": column(page.thumbnails.tiles, "<i4"),
-            "image": column(page.numbers, "<u8"),
-            "tileSize": column(page.thumbnails.sizes, "|u1"),
-            "neighbor": column(np.where(near.images < 0, _NONE, near.images), "<u2"),
-            "score": column(np.rint(steps), "<u2"),
-            "choice": column(page.start.choices, "<i2"),
+            "group": encode_array(nobody if grouping is None else grouping.ids, "<i4"),
+            "runnerUp": encode_array(nobody if grouping is None else grouping.runner_up, "<i4"),
+            "confidence": encode_array(
+                np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"
+            ),
+            "expected": encode_expected(grouping),
+            "label": encode_array(page.images.labels, "<i4"),
+            "usable": encode_array(page.usable, "|u1"),
+            "split": encode_array(page.splits, "<i2"),
+            "point": encode_array(page.places.points, "<u2"),
+            "tile": encode_array(page.thumbnails.tiles, "<i4"),
+            "image": encode_array(page.numbers, "<u8"),
+            "tileSize": encode_array(page.thumbnails.sizes, "|u1"),
+            "neighbor": encode_array(np.where(near.images < 0, _NONE, near.images), "<u2"),
+            "score": encode_array(np.rint(steps), "<u2"),
+            "choice": encode_array(page.start.choices, "<i2"),
         },
     }
 
@@ -216,16 +218,16 @@ def _groups(grouping: Grouping) -> list[dict[str, Any]]:
     ]
 
 
-def column(values: NDArray[Any], kind: str) -> str:
-    """Return numbers of a little-endian type, such as ``<i4``, as base64."""
+def encode_array(values: NDArray[Any], kind: str) -> str:
+    """Encode an array as base64 of a little-endian type such as ``<i4``."""
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
 
 
-def expected_column(grouping: Grouping | None) -> str:
-    """Chances to be right; empty: not known."""
+def encode_expected(grouping: Grouping | None) -> str:
+    """Encode the probabilities of correct predictions as base64; empty if the grouping has none."""
     if grouping is None or grouping.expected is None:
         return ""
-    return column(grouping.expected, "<f4")
+    return encode_array(grouping.expected, "<f4")
 
 
 def _policy(style: str, script: str, more: str = "img-src data:") -> str:

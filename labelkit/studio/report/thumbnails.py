@@ -51,7 +51,7 @@ _LEAST_HELD = 0.8
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Thumbnails of m images.
+    """Thumbnails of m images, packed into sheets.
 
     Attributes:
         side: the longer side of a tile at most, pixels; 0 if there is none.
@@ -73,13 +73,13 @@ class Thumbnails:
 
     @property
     def count(self) -> int:
-        """Images that have one."""
+        """Number of images that have a thumbnail."""
         return int((self.tiles >= 0).sum())
 
 
 @dataclass(frozen=True)
 class EarlierThumbnails:
-    """Thumbnails of an earlier page, and its images as ``image_numbers`` tells them, (k,) uint64."""
+    """Thumbnails of an earlier version of the page, and the (k,) uint64 ``image_numbers`` of its images."""
 
     made: Thumbnails
     images: NDArray[np.uint64]
@@ -87,14 +87,14 @@ class EarlierThumbnails:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images of a page as files: row of the data set (-1 = not there) and expected digest of each."""
+    """Image files of a page: the data set row (-1 = missing) and expected digest of each image."""
 
     source: ImageDataset | None
     rows: NDArray[np.int64]
     sha256: NDArray[np.uint8]
 
     def read(self, image: int, side: int) -> Image.Image | str:
-        """Return the image with sides of at most ``side``, or the reason why there is none."""
+        """Read an image, shrunk to sides of at most ``side``; return the reason as text if it cannot be shown."""
         row = int(self.rows[image])
         if self.source is None or row < 0:
             return UNKNOWN
@@ -119,7 +119,7 @@ def make_thumbnails(
     max_bytes: int,
     earlier: EarlierThumbnails | None = None,
 ) -> Thumbnails:
-    """Make the thumbnails of a page.
+    """Make the thumbnails of a page, at the best size and quality that fit into ``max_bytes``.
 
     Args:
         source: the images; ``None`` if they are not to be found.
@@ -152,12 +152,12 @@ def make_thumbnails(
 
 
 def image_numbers(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the first eight bytes of (m, 32) digests as (m,) numbers, which tell images of two pages."""
+    """Return the first eight bytes of each (m, 32) digest as a uint64 that identifies the image across pages."""
     return np.ascontiguousarray(sha256[:, :8]).view("<u8").ravel()
 
 
 def read_thumbnails(page: Path, max_size: str) -> EarlierThumbnails | None:
-    """Read the thumbnails of an earlier page of the same size.
+    """Read the thumbnails from an earlier version of the page, if it had the same maximum size.
 
     Args:
         page: the file, which need not be there.

@@ -28,7 +28,7 @@ _DOUBTFUL_MARGIN = 0.1
 
 @dataclass(frozen=True)
 class WorkStart:
-    """What labeling in a page begins with.
+    """Initial data of a labeling page: likely groups and suggested images.
 
     Attributes:
         key: what the browser keeps the work under: other images or groups begin anew.
@@ -52,7 +52,7 @@ def start_work(
     choices: NDArray[np.int16],
     suggested: tuple[tuple[int, str], ...] = (),
 ) -> WorkStart:
-    """Return what labeling in a page begins with.
+    """Collect the initial data of a labeling page.
 
     Args:
         store: the store.
@@ -73,7 +73,7 @@ def start_work(
 
 
 def work_data(start: WorkStart) -> dict[str, Any]:
-    """Return the data for the page's script."""
+    """Return the initial labeling data as JSON for the page's script."""
     return {
         "mode": "file",
         "key": start.key,
@@ -88,7 +88,7 @@ def work_data(start: WorkStart) -> dict[str, Any]:
 
 
 def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return (m, c) the own group of each image, then those whose means are nearest; -1 = none.
+    """Return likely groups of each image, (m, c) int16, -1 = none: its own, then those with the nearest means.
 
     Args:
         features: (m, d).
@@ -115,7 +115,7 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
 def suggested_images(
     store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: UsableLabels, seed: int
 ) -> tuple[tuple[int, str], ...]:
-    """Return (image, reason) of those to look at first, the most useful first; none if every image has a label.
+    """Return (image, reason) of the images to label next, most useful first; empty if every image has a label.
 
     Args:
         store: the store.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common import embed_images as computing
-from labelkit.commands.common.embed_images import _is_depthwise, agreement
+from labelkit.commands.common.embed_images import _is_depthwise, embedding_agreement
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork
@@ -37,8 +37,8 @@ def pretend_bf16(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
 def test_agreement_is_whole_for_equal_rows_of_any_length_and_none_for_a_single_row() -> None:
     rows = torch.eye(4) + 0.1 * torch.arange(16).reshape(4, 4)
 
-    assert agreement(rows, 3 * rows) == {"cosine": 1.0, "neighbors": 1.0}
-    assert agreement(rows[:1], rows[:1]) == {"cosine": 0.0, "neighbors": 0.0}
+    assert embedding_agreement(rows, 3 * rows) == {"cosine": 1.0, "neighbors": 1.0}
+    assert embedding_agreement(rows[:1], rows[:1]) == {"cosine": 0.0, "neighbors": 0.0}
 
 
 def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> None:
@@ -48,7 +48,7 @@ def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> Non
         torch.stack([torch.cos(torch.deg2rad(a)), torch.sin(torch.deg2rad(a))], dim=1) for a in (angles, moved)
     )
 
-    found = agreement(exact, rough)
+    found = embedding_agreement(exact, rough)
 
     assert found["cosine"] == pytest.approx(np.cos(np.deg2rad(16)), abs=1e-4)
     assert found["neighbors"] == 0.5

@@ -14,7 +14,7 @@ import torch
 from labelkit.commands.common import onnx_export
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.onnx_export import NotExported, cache_onnx, onnx_bytes
-from labelkit.commands.common.onnx_session import DECODER, onnx_embeddings, prepared
+from labelkit.commands.common.onnx_session import DECODER, onnx_embeddings, preprocess_image
 from labelkit.commands.embed.embed import embed_images
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
@@ -51,7 +51,7 @@ def test_images_are_prepared_as_the_loader_does(
         "interpolation": interpolation, "mean": list(mean), "std": list(std),
     }  # fmt: skip
 
-    found = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
+    found = np.stack([preprocess_image(dataset, row, record) for row in range(len(dataset))])
 
     np.testing.assert_array_equal(found, next(iter(loader)).images.numpy())
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.commands.evaluate.probes import ConvProbe, choose_pooling, collected, probed_layers
+from labelkit.commands.evaluate.probes import ConvProbe, choose_pooling, collect_outputs, probed_layers
 from labelkit.models.backbones.convnets import _ALEXNET, AlexNet
 
 
@@ -32,7 +32,7 @@ def test_an_alexnet_has_five_probed_layers_with_its_published_maps() -> None:
         network, images = AlexNet(_ALEXNET, 224, 3).eval(), torch.zeros(1, 3, 224, 224)
     layers = probed_layers(network)
     assert all(isinstance(layer, torch.nn.ReLU) for layer in layers.values())
-    with torch.no_grad(), collected(list(layers.values())) as maps:
+    with torch.no_grad(), collect_outputs(list(layers.values())) as maps:
         network(images)
         assert [tuple(one.shape[1:]) for one in maps] == [
             (96, 55, 55), (256, 27, 27), (384, 13, 13), (384, 13, 13), (256, 13, 13),

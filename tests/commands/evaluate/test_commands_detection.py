@@ -65,7 +65,7 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
-    updates = Updates.of(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
+    updates = Updates.for_images(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
     assert updates == (12_000, 500, (9000, 11_000))
     assert updates.factor(0) == pytest.approx(1 / 500)
     assert [updates.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])

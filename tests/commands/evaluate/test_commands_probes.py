@@ -11,7 +11,7 @@ import torchvision.transforms.functional as vision
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
-from labelkit.commands.evaluate.probes import _images, make_crops, resized
+from labelkit.commands.evaluate.probes import _images, make_crops, resize_side
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
@@ -111,7 +111,7 @@ def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     assert len(make_crops(images, 32, ten=True, mirror=False)) == 5
     (center,) = make_crops(images, 32, ten=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
-    assert resized(224) == 256
+    assert resize_side(224) == 256
 
 
 def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) -> None:

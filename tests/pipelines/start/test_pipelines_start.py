@@ -1158,7 +1158,9 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
         shown.append(labels_in(folder / "given.csv"))
 
     monkeypatch.setattr("labelkit.studio.label.server.serve", label)
-    monkeypatch.setattr("labelkit.studio.label.asking.Asking.run_command", lambda self, *words: main([*words]))
+    monkeypatch.setattr(
+        "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: main([*words])
+    )
 
     run(photos, labels=[own], num_classes=3, serve=True)
 

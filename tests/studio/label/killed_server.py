@@ -27,10 +27,10 @@ import numpy as np
 import uvicorn
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, results_folder
-from labelkit.studio.label.actions import Work
+from labelkit.studio.label.actions import LabelingState
 from labelkit.studio.label.browser import BrowsedStore, open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.server import SETTINGS, LabelServer, bound_socket, guarded
+from labelkit.studio.label.server import SETTINGS, LabelServer, bound_socket, guard_app
 from labelkit.studio.label.session import Session
 
 TOKEN, LONGEST_MS = "token", 60
@@ -41,7 +41,7 @@ def serve(store: EmbeddingStore, browsed: BrowsedStore, listening: Any) -> None:
     config = LabelConfig(index=store.path, serve=True)
     server = LabelServer(open_session(config, store, browsed.grouping), browsed)
     port = listening.getsockname()[1]
-    uvicorn.Server(uvicorn.Config(guarded(server, "127.0.0.1", port, TOKEN), **SETTINGS)).run(sockets=[listening])
+    uvicorn.Server(uvicorn.Config(guard_app(server, "127.0.0.1", port, TOKEN), **SETTINGS)).run(sockets=[listening])
 
 
 class Client:
@@ -105,7 +105,7 @@ def replayed(store: EmbeddingStore, browsed: BrowsedStore, session: Session) -> 
     assert browsed.grouping is not None
     names = [group.name for group in browsed.grouping.groups]
     none = np.full(store.n, -1, dtype=np.int64)
-    fresh = Work(
+    fresh = LabelingState(
         list(store.class_names), none, np.zeros(store.n, bool), browsed.grouping.ids.copy(), names, [-1] * len(names)
     )
     for done in session.log:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import InvalidStep, Work, labels_to_learn, read_steps
-from labelkit.studio.label.asking import differences, new_places
+from labelkit.studio.label.actions import InvalidStep, LabelingState, labels_to_learn, read_steps
+from labelkit.studio.label.asking import group_changes, regrouping_steps
 
 N = 6
 
 
 @pytest.fixture
-def work() -> Work:
+def work() -> LabelingState:
     """Six images in two groups, the last in none; the first has a label."""
-    return Work(
+    return LabelingState(
         classes=["cup"],
         hand=np.array([0, -1, -1, -1, -1, -1]),
         rejected=np.zeros(N, dtype=bool),
@@ -26,16 +26,16 @@ def work() -> Work:
     )
 
 
-def do(work: Work, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+def do(work: LabelingState, *steps: dict[str, Any]) -> list[dict[str, Any]]:
     return [step.to_json() for step in work.apply(read_steps(list(steps), N))]
 
 
-def names(work: Work) -> list[str]:
+def names(work: LabelingState) -> list[str]:
     labels, _ = work.labels()
     return ["" if label < 0 else work.classes[label] for label in labels]
 
 
-def test_the_name_of_a_group_is_the_label_of_its_images_without_one(work: Work) -> None:
+def test_the_name_of_a_group_is_the_label_of_its_images_without_one(work: LabelingState) -> None:
     do(work, {"do": "name", "group": 0, "name": "umbrella"})
     _, by_group = work.labels()
 
@@ -43,7 +43,7 @@ def test_the_name_of_a_group_is_the_label_of_its_images_without_one(work: Work) 
     assert by_group.tolist() == [False, True, True, False, False, False]
 
 
-def test_a_refused_name_and_a_rejected_image_give_no_label(work: Work) -> None:
+def test_a_refused_name_and_a_rejected_image_give_no_label(work: LabelingState) -> None:
     do(
         work,
         {"do": "name", "group": 0, "name": "umbrella"},
@@ -54,7 +54,7 @@ def test_a_refused_name_and_a_rejected_image_give_no_label(work: Work) -> None:
     assert names(work) == ["", "", "umbrella", "", "", ""]
 
 
-def test_an_image_moved_into_a_named_group_gets_its_name_and_a_new_group_has_none(work: Work) -> None:
+def test_an_image_moved_into_a_named_group_gets_its_name_and_a_new_group_has_none(work: LabelingState) -> None:
     do(work, {"do": "name", "group": 1, "name": "dog"}, {"do": "group", "rows": [5, 1], "group": 1})
     do(work, {"do": "make", "group": 2, "name": "part of dog"}, {"do": "group", "rows": [4], "group": 2})
 
@@ -78,7 +78,7 @@ STEPS: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_what_takes_steps_back_takes_all_of_them_back(work: Work, steps: list[dict[str, Any]]) -> None:
+def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(work)
 
     back = do(work, *steps)
@@ -128,7 +128,7 @@ def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
         {"do": "make", "group": 3, "name": "x"},
     ],
 )
-def test_a_group_that_is_not_there_changes_nothing(work: Work, step: dict[str, Any]) -> None:
+def test_a_group_that_is_not_there_changes_nothing(work: LabelingState, step: dict[str, Any]) -> None:
     with pytest.raises(InvalidStep, match="group"):
         do(work, {"do": "label", "rows": [1], "name": "dog"}, step)
 
@@ -139,7 +139,7 @@ def test_a_group_that_is_not_there_changes_nothing(work: Work, step: dict[str, A
 def test_learning_takes_single_images_and_the_most_typical_of_named_groups() -> None:
     """Group 0 lies on a line, with its mean at 10: the last two of fourteen images are the farthest from it."""
     line = [10.0] * 12 + [5.0, 15.0]
-    work = Work(
+    work = LabelingState(
         classes=["cup", "umbrella"],
         hand=np.array([-1] * 13 + [-1, 0, 0]),
         rejected=np.array([False] * 15 + [True]),
@@ -153,11 +153,11 @@ def test_learning_takes_single_images_and_the_most_typical_of_named_groups() -> 
     assert learned.tolist() == [1] * 12 + [-1, -1, 0, -1]
 
 
-def test_a_new_answer_moves_only_what_nobody_decided(work: Work) -> None:
+def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> None:
     do(work, {"do": "name", "group": 1, "name": "dog"}, {"do": "reject", "rows": [2], "value": True})
     do(work, {"do": "not", "rows": [5], "name": "dog", "value": True})
     # images 2 (rejected), 3 and 4 (in a named group) stay, and 5 is no dog
-    steps = new_places(work, np.array([1, 1, 1, 0, 0, 1]), ["new-1", "dog"])
+    steps = regrouping_steps(work, np.array([1, 1, 1, 0, 0, 1]), ["new-1", "dog"])
 
     assert [step.to_json() for step in steps] == [
         {"do": "make", "group": 2, "name": "dog"},
@@ -165,7 +165,7 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: Work) -> None:
     ]
     before = copy.deepcopy(work)
     work.apply(steps)
-    assert differences(before, work) == {
+    assert group_changes(before, work) == {
         "moved": 2,
         "groups": [
             {"name": "new-1", "before": 3, "after": 1, "came": 0, "left": 2},
@@ -174,8 +174,8 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: Work) -> None:
     }
 
 
-def test_a_new_group_that_is_called_as_before_keeps_its_number(work: Work) -> None:
-    steps = new_places(work, np.array([-1, 1, 1, 0, 1, 0]), ["new-2", "new-1"])
+def test_a_new_group_that_is_called_as_before_keeps_its_number(work: LabelingState) -> None:
+    steps = regrouping_steps(work, np.array([-1, 1, 1, 0, 1, 0]), ["new-2", "new-1"])
 
     assert names(work)[0] == "cup"
     assert [step.to_json() for step in steps] == [

@@ -71,7 +71,7 @@ def running(store: EmbeddingStore) -> Iterator[Client]:
     made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
     listening = server_module.bound_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    app = server_module.guarded(made, "127.0.0.1", port, TOKEN)
+    app = server_module.guard_app(made, "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, **server_module.SETTINGS))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

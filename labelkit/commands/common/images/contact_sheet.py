@@ -18,7 +18,7 @@ from labelkit.store.commit import commit_bytes
 
 
 def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
-    """Return a line with its middle cut out if it is too wide, keeping the start (a rank) and the end (a file name).
+    """Shorten a line that is too wide by cutting its middle, keeping the start (a rank) and the end (a file name).
 
     Args:
         line: may hold anything; what cannot be printed becomes ``?``.
@@ -43,7 +43,7 @@ _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": 
 
 @dataclass(frozen=True)
 class Picture:
-    """A cell of a contact sheet.
+    """Cell of a contact sheet: an image with a colored frame and lines of text.
 
     Attributes:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
@@ -58,7 +58,7 @@ class Picture:
 
 
 def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
-    """Write a PNG with one row of pictures per entry.
+    """Write a PNG contact sheet with one row of pictures per entry.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -89,8 +89,8 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     return path
 
 
-def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
-    """Return an image (h, w, c) in color, enlarged if it is small, with a box around a part of it.
+def draw_box(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
+    """Draw a box around a part of an image (h, w, c), enlarging small images; return it in color.
 
     Args:
         pixels: the image.
@@ -119,7 +119,7 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def write_png(path: Path, picture: Image.Image) -> None:
-    """Write a picture with the mark of labelkit; the same picture gives the same bytes.
+    """Write an image as PNG marked as made by labelkit; equal images give equal bytes.
 
     Raises:
         ResourceError: it cannot be written.

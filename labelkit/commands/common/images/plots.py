@@ -46,7 +46,7 @@ _LINEAR_RANGE = 12
 def write_reliability_plot(
     path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage | None = None, *, title: str = ""
 ) -> Path:
-    """Draw confidence against accuracy and, if given, errors against coverage next to it.
+    """Plot accuracy against confidence and, if given, error rate against coverage.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -68,7 +68,7 @@ def write_reliability_plot(
 
 
 def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
-    """Draw the score of each number of classes, the best one, and which others are likely.
+    """Plot the score of each number of classes, with the best one and the likely range.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -93,7 +93,7 @@ def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
 
 
 def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float) -> Path:
-    """Draw how often each cosine occurs: of all pairs, and of each vector with its nearest other.
+    """Plot histograms of the cosines between prototypes: of all pairs, and of nearest neighbors.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -117,7 +117,7 @@ def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float)
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow over a panel.
+    """Arrow drawn over an image panel.
 
     Attributes:
         start, end: right and up, in [0, 1] of the panel.
@@ -131,7 +131,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Panel:
-    """One image of a grid.
+    """Panel of an image grid, optionally with a heat map and arrows.
 
     Attributes:
         pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
@@ -149,7 +149,7 @@ class Panel:
 
 
 def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel | None]], *, note: str) -> Path:
-    """Draw images in rows, with a heading over each column.
+    """Draw a grid of image panels with a heading over each column.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -181,7 +181,7 @@ def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Pa
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a panel of curves.
+    """Line of a curve plot.
 
     Attributes:
         run: what the legend calls it; lines of one run have one color.
@@ -197,7 +197,7 @@ class Line:
 
 
 def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
-    """Draw one set of axes per name, with the lines of all runs.
+    """Plot the curves of several runs, with one set of axes per quantity.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -235,7 +235,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
 
 @dataclass(frozen=True)
 class MapPanel:
-    """One state of a map.
+    """Panel of a map plot, with the points discovered so far and those known to be wrong.
 
     Attributes:
         title: above it.
@@ -257,7 +257,7 @@ def write_map_plot(
     *,
     axis_names: tuple[str, str],
 ) -> Path:
-    """Draw points of a plane several times: pale, with a label, or discovered by then.
+    """Plot a 2-D map once per panel: unlabeled points pale, labeled and discovered points in color.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -315,7 +315,7 @@ def write_map_plot(
 
 
 def write_figure(path: Path, figure: Figure) -> Path:
-    """Write a figure as PNG; the same figure gives the same bytes.
+    """Write a matplotlib figure as PNG; equal figures give equal bytes.
 
     Raises:
         ResourceError: it cannot be written.
@@ -331,7 +331,7 @@ def write_figure(path: Path, figure: Figure) -> Path:
 
 
 def panels_size(rows: int, columns: int) -> tuple[int, int]:
-    """Return the width and height in pixels of what :func:`write_panels` writes."""
+    """Return the width and height in pixels of the image that :func:`write_panels` writes."""
     width, height = _panels_inches(rows, columns)
     return int(width * DPI), int(height * DPI)
 

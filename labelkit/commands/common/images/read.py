@@ -22,7 +22,7 @@ AS_EMBEDDED: Final[dict[str, Any]] = {"follow_links": True, "max_pixels": math.i
 
 
 def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
-    """Return an image file as a data set of one row, without a label.
+    """Open an image file as a data set of one image without a label.
 
     Raises:
         DatasetError: it does not exist or is no image.
@@ -38,7 +38,7 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
 
 
 def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """Return the images behind the rows of a store, to be found by name.
+    """Open the data set that the images of a store come from, to find its images by name.
 
     Args:
         store: the store.
@@ -64,7 +64,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
 
 
 def image_folder(store: EmbeddingStore) -> Path | None:
-    """Return the folder that the ids of a store are relative to, if it was last seen on this machine and is there."""
+    """Return the folder that the sample ids of a store are relative to; ``None`` if it is unknown or gone."""
     place = find_images(store.content_digest)
     if place is None or place[0] in DATASETS:
         return None
@@ -78,7 +78,7 @@ def image_folder(store: EmbeddingStore) -> Path | None:
 
 
 def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
-    """Return one image as (h, w, c) uint8, or ``None`` if it cannot be read."""
+    """Read an image as (h, w, c) uint8; return ``None`` if it cannot be read."""
     try:
         return images.source.read(row).decode(images.in_channels)
     except BadImage:
