@@ -61,11 +61,14 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     # a tree goes through the rows a few times, k-means until it ends
-    is_tree = config.criterion != "published"
-    features = stored_rows(store, rows, unit=True, roots=is_tree and never_negative(store), in_blocks=is_tree)
+    in_blocks = config.criterion != "published"
+    features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
+    # the tree is better on square roots; the test for classes without a label is not
+    roots = in_blocks and never_negative(store)
+    grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
-        tree = build_hierarchy(features, labels, generator=keyed_generator(config.seed, "cluster"))
+        tree = build_hierarchy(grouped, labels, generator=keyed_generator(config.seed, "cluster"))
     judgement = choose_num_classes(config, given.where, features, labels, tree)
     for note in judgement.notes:
         current_progress().message(note)
@@ -87,7 +90,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         store,
         config,
         rows,
-        _Classes(ids, of_class, _means(stored_rows(store, rows, unit=True), ids, count)),
+        _Classes(ids, of_class, _means(features, ids, count)),
         given,
         earlier,
         params={
