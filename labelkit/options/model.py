@@ -13,7 +13,7 @@ _MODEL: JsonDict = {"panel": "Model"}
 
 
 class ModelConfig(CheckpointOptions):
-    """Options that name a network and its weights."""
+    """Options for the network and its weights."""
 
     checkpoint: Path | None = Field(
         None,
@@ -81,5 +81,5 @@ class ModelConfig(CheckpointOptions):
 
     @property
     def guesses(self) -> bool:
-        """Return whether the network is to be found by its weights."""
+        """Return whether to infer the network from its weights file."""
         return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")
