@@ -19,12 +19,15 @@ _OTHERS = {
 
 
 def names() -> list[str]:
-    """Return the names that ``labelkit`` offers."""
+    """Return the public names of the ``labelkit`` package."""
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
 def find(name: str) -> object:
-    """Return the function or group of a command, or another name of the door; ``None`` if there is no such name."""
+    """Return the object behind a public name of ``labelkit``, or ``None`` if there is no such name.
+
+    A function, a group of functions, or another name.
+    """
     if name == "errors":
         return import_module("labelkit.errors")
     if name in _OTHERS:
@@ -36,5 +39,5 @@ def find(name: str) -> object:
 
 
 def python_name(word: str) -> str:
-    """Return the name in Python of a word of the command line: ``ss_kmeans``, ``import_``."""
+    """Convert a command word to a Python name, such as ``ss_kmeans`` or ``import_``."""
     return "import_" if word == "import" else word.replace("-", "_")
