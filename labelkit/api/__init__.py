@@ -19,15 +19,12 @@ _OTHERS = {
 
 
 def names() -> list[str]:
-    """Return the public names of the ``labelkit`` package."""
+    """Return the names that ``labelkit`` offers."""
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
 def find(name: str) -> object:
-    """Return the object behind a public name of ``labelkit``, or ``None`` if there is no such name.
-
-    A function, a group of functions, or another name.
-    """
+    """Return the function, group or other object behind a public name of ``labelkit``, or ``None`` if there is none."""
     if name == "errors":
         return import_module("labelkit.errors")
     if name in _OTHERS:
@@ -39,5 +36,5 @@ def find(name: str) -> object:
 
 
 def python_name(word: str) -> str:
-    """Convert a command word to a Python name, such as ``ss_kmeans`` or ``import_``."""
+    """Return the name in Python of a word of the command line: ``ss_kmeans``, ``import_``."""
     return "import_" if word == "import" else word.replace("-", "_")

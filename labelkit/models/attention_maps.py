@@ -26,9 +26,8 @@ from labelkit.models.paired_attention import BlockLog, KeyUpdate, check_blocks, 
 class BlockAttention:
     """Attention maps from the class token to the patches in one transformer block, for teacher and student views.
 
-    Class and register tokens are left out. Class and register tokens are left out. A map is ``(b, heads, rows,
-    columns)`` in at least float32. Its values are in [0, 1] and sum to what prefix tokens leave over, so to less than
-    1.
+    Class and register tokens are left out. A map is ``(b, heads, rows, columns)`` in at least float32. Its values are
+    in [0, 1] and sum to what prefix tokens leave over, so to less than 1.
 
     Attributes:
         teacher: of the teacher's view in the plain forward pass, as at evaluation.

@@ -120,8 +120,8 @@ class StageConfig(BaseModel):
     def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
         """Return the config as a dictionary of plain YAML values, in field order.
 
-        Only None, bool, int, float, str and lists. Only None, bool, int, float, str and lists.
-        ``type(self).model_validate(config.to_yaml_dict()) == config``, also after a YAML round trip.
+        Only None, bool, int, float, str and lists. ``type(self).model_validate(config.to_yaml_dict()) == config``, also
+        after a YAML round trip.
 
         Args:
             operational: False leaves out the fields that presets and config files may not set.

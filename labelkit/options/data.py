@@ -155,10 +155,7 @@ class DataConfig(ListingOptions, DatasetOptions):
         return True
 
     def scenes(self) -> DataConfig | None:
-        """Return the data options of scene images, whose labels are never used, or ``None`` if there are none.
-
-        Their labels are never used.
-        """
+        """Return the data options of scene images, whose labels are never used, or ``None`` if there are none."""
         return None
 
     @property

@@ -127,10 +127,7 @@ def collect(
     origins: Mapping[str, str] | None = None,
     presets_folder: Path | None = None,
 ) -> Collected[C]:
-    """Merge the sources of a config like :func:`resolve`, without creating and validating the config.
-
-    Arguments as for :func:`resolve`.
-    """
+    """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
     folder = presets_folder or shipped_presets()
