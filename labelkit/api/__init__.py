@@ -19,7 +19,7 @@ _OTHERS = {
 
 
 def names() -> list[str]:
-    """Return the names that ``labelkit`` offers."""
+    """Return the public names of the ``labelkit`` package."""
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
@@ -36,5 +36,5 @@ def find(name: str) -> object:
 
 
 def python_name(word: str) -> str:
-    """Return the name in Python of a word of the command line: ``ss_kmeans``, ``import_``."""
+    """Convert a command word to a Python name, such as ``ss_kmeans`` or ``import_``."""
     return "import_" if word == "import" else word.replace("-", "_")

@@ -17,9 +17,10 @@ REQUIRED = "required"
 
 
 def show_config(collected: Collected[StageConfig]) -> None:
-    """Print the resolved config: YAML that can be a preset or config file, with origins as comments.
+    """Print the resolved config as YAML, with the origin of each value as a comment.
 
-    Fields that a file may not set, and required ones that nobody set, stand behind a ``#``.
+    It can be a preset or config file. Fields that a file may not set, and required ones that nobody set, stand behind a
+    ``#``.
 
     Raises:
         ConfigError: what is set cannot be used.
@@ -83,7 +84,7 @@ def _config_command(command_words: tuple[str, ...], words: Sequence[str] | None)
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build ``labelkit config`` with one subcommand per stage command, as far as the words after it need."""
+    """Build the ``labelkit config`` app, with options only for the command named in ``words``."""
     app = new_group()
     groups: dict[str, list[tuple[str, ...]]] = {}
     for command_words in all_commands():

@@ -49,7 +49,7 @@ def version(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbo
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package, without importing it, or None."""
+    """Return the version of an installed package without importing it, or None."""
     try:
         return installed_version(package)
     except PackageNotFoundError:

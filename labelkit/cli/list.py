@@ -155,7 +155,7 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build the part of ``labelkit list`` that the remaining words need."""
+    """Build the ``labelkit list`` app, with options only for the command named in ``words``."""
     return new_group(
         {
             "methods": list_methods,

@@ -116,7 +116,7 @@ COMMANDS: dict[str, Command | Group | _Own] = {
 
 
 def build_app(arguments: Sequence[str] | None) -> typer.Typer:
-    """Build the command line as far as these arguments need it.
+    """Build the command line app, with options only for the command named in the arguments.
 
     Args:
         arguments: what stands after ``labelkit``. Commands that they do not name appear in help only;
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
-    """Build an app, run it, and turn whatever happens into an exit code."""
+    """Build and run an app, and convert its outcome to an exit code."""
     with use_output(Output()) as output, signals_interrupt() as seen:
         try:
             try:

@@ -15,12 +15,12 @@ from labelkit.methods.registry import METHODS
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build ``labelkit show schedule`` as far as the words after it need."""
+    """Build the ``labelkit show schedule`` app, with options only for the method named in ``words``."""
     return new_group({name: _schedule_command(name, words) for name in METHODS}, words)
 
 
 def schedule_text(name: str) -> str:
-    """What ``labelkit show schedule`` with the name of a method says in its help."""
+    """Return the help text of ``labelkit show schedule`` for a method."""
     return (
         f"Show what `labelkit train {name}` with the same options would do, by the update.\n\n"
         f"Example: labelkit show schedule {name} --preset digits --out curves.png"
