@@ -49,7 +49,7 @@ _BLOCK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class CriticalReport(ClassReport):
-    """What one round found of one class.
+    """Results of one search round for one class.
 
     Attributes:
         confined: candidates within the radius.
@@ -68,7 +68,7 @@ class CriticalReport(ClassReport):
 
 @dataclass(frozen=True)
 class CriticalDiscovery(Discovery):
-    """Rows that were given a label, with what their neighborhood says.
+    """Newly labeled rows with their soft labels and entropies.
 
     Attributes:
         per_class: of each round and class that has labels.
@@ -82,7 +82,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Share of the confined rows whose soft label and nearest mean name different classes; NaN without any."""
+        """Return the share of confined rows whose soft label and nearest mean disagree; NaN without any."""
         confined = sum(report.confined for report in self.per_class)
         return sum(report.disagreeing for report in self.per_class) / confined if confined else float("nan")
 
@@ -97,7 +97,7 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
+    """Label ``count`` unlabeled rows that are near the classes and yet ambiguous.
 
     Args:
         features: (n, d) numbers.
@@ -121,7 +121,7 @@ def discover_critical(
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
-    """Weight of each rank from 1, ``beta / (beta + rank / num_reference)`` (Eq. 3.10), (num_reference,) float64."""
+    """Return the weight ``beta / (beta + rank / n)`` of each rank from 1 (Eq. 3.10), (n,) float64."""
     ranks = np.arange(1, num_reference + 1) / num_reference
     return np.asarray(beta / (beta + ranks))
 
@@ -129,7 +129,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 def soft_labels(
     rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
-    """Weight of each class among the reference rows (Eq. 3.11).
+    """Compute soft labels of rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).
@@ -160,7 +160,7 @@ def soft_labels(
 
 
 def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Entropy of each row of (m, c) probabilities in bits (Eq. 3.12), (m,); 0 log 0 is 0."""
+    """Compute the entropy (m,) of probabilities (m, c) in bits (Eq. 3.12), with 0 log 0 = 0."""
     logs = np.log2(soft, out=np.zeros_like(soft), where=soft > 0)
     return np.asarray(-(soft * logs).sum(axis=1))
 

@@ -35,7 +35,7 @@ from labelkit.training.method import StepOutput
 
 
 class FreeMatchObjective(StudentObjective):
-    r"""Cross-entropy of labeled images, and of strong views with the class of a sure weak view.
+    r"""FreeMatch's training loss: cross-entropy of labels and confident pseudo-labels, and a fairness term.
 
     .. math:: J = J_X + J_U + \lambda_f J_F
 
@@ -72,11 +72,11 @@ class FreeMatchObjective(StudentObjective):
         self.fairness = FairnessLoss()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The weak and the strong view."""
+        """Return the weak and the strong view."""
         return self._views
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, gradients for the student alone.
+        """Return the loss, with gradients only for the student.
 
         Args:
             batch: labeled rows and others.
@@ -112,7 +112,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
-    """Needs at least one label per class."""
+    """Training method FreeMatch, which needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

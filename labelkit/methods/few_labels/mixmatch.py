@@ -50,7 +50,9 @@ MIXUP_ALPHA: Final = 0.75
 
 
 def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Swap part j of block 0 with part j of block j; doing it again undoes it.
+    """Exchange parts of rows between the first block and each other block, so that all share batch statistics.
+
+    Part j of block 0 with part j of block j; doing it again undoes it.
 
     Args:
         blocks: k tensors (b, ...) of one shape; each is cut into k parts of b / k rows, rounded down, the last parts
@@ -70,7 +72,7 @@ def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class MixMatchObjective(StudentObjective):
-    r"""Cross-entropy of blended labeled rows, squared error of the other blends.
+    r"""MixMatch's training loss: cross-entropy of mixed labeled rows and squared error of the other mixed rows.
 
     .. math:: J = J_X + \lambda(t) (J_U + J_M)
 
@@ -99,12 +101,12 @@ class MixMatchObjective(StudentObjective):
         self.consistency = SquaredConsistency()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The same view twice."""
+        """Return the same view twice."""
         return self._view, self._view
 
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
-        """Sharpened mean prediction for two views, (u, k).
+        """Compute the sharpened mean prediction (u, k) for two views of unlabeled images.
 
         Args:
             student: in training mode.
@@ -115,7 +117,7 @@ class MixMatchObjective(StudentObjective):
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, gradients for the student alone.
+        """Return the loss, with gradients only for the student.
 
         Args:
             batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
@@ -174,12 +176,12 @@ class MixMatchObjective(StudentObjective):
 
 
 def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
-    """Weight of what unlabeled images say, in a run whose (first) phase has this many updates."""
+    """Return the schedule of the weight of the unlabeled loss, for a (first) phase of ``steps`` updates."""
     return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
-    """Needs at least one label per class."""
+    """Training method MixMatch, which needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise
@@ -188,6 +190,6 @@ class MixMatch(ObjectiveStudent[MixMatchConfig]):
 
     @classmethod
     def scheduled(cls, config: MixMatchConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the average, and weight of unlabeled images."""
+        """Return the schedules of the EMA decay and the weight of the unlabeled loss."""
         weight = unlabeled_weight(config.steps, config)
         return {**super().scheduled(config, size), "unlabeled_weight": lambda now: weight(now.step)}

@@ -21,7 +21,7 @@ from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(AveragedStudent[SupervisedConfig]):
-    """Needs at least one label per class."""
+    """Supervised baseline trained on the labeled images only, with at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -29,13 +29,13 @@ class Supervised(AveragedStudent[SupervisedConfig]):
         self._view, _ = student_views(config, data, self.network.input_spec.size)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: labeled images again and again; batch normalization looks at no other either."""
+        """Return the single phase, which repeats the labeled images. Batch normalization looks at no other either."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
         drawn = (Stream("labeled", self._rows, config.batch_size),)
         return (student_phase(config, labels, (self._view,), drawn, steps=config.steps, peak=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Cross-entropy."""
+        """Compute the cross-entropy of one batch."""
         (logits,) = logits_of(self.network, batch.images)
         return StepOutput(self.loss(logits, batch.labels))
