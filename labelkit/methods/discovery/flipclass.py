@@ -154,7 +154,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Cache the teacher's blocks before the first aligned one and the student's before the first trained one."""
+        """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
             problem = "energies of all blocks need all tokens, and frozen blocks keep few"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")

@@ -135,7 +135,7 @@ class GCD(Method[GCDConfig]):
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Cache the outputs of the blocks before the first trained one."""
+        """Enable caching of the outputs of the blocks before the first trained one."""
         return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

@@ -45,5 +45,5 @@ class SimGCD(TaughtClassifier[SimGCDConfig]):
         return StepOutput(loss, parts)
 
     def reuse_frozen(self) -> FrozenPart:
-        """Cache the outputs of the blocks before the first trained one."""
+        """Enable caching of the outputs of the blocks before the first trained one."""
         return self.network.reuse_frozen()

@@ -185,7 +185,7 @@ class LabelGrowth(nn.Module):
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
-        """Start a new generation without the labels discovered so far, keeping their last predictions."""
+        """Start a new generation without the labels discovered so far, keeping its last predictions."""
         self.generation += 1
         self.iteration.fill_(0)
         self.predictions[1] = self.predictions[0]

@@ -242,7 +242,7 @@ class SearchOptions(StageConfig):
 
 
 class CriticalSearchOptions(SearchOptions):
-    """Options of LMCS's search, also in ``discover lmcs``, for unlabeled images that are near the classes yet ambiguous."""
+    """Options of LMCS's search for unlabeled images near the classes yet ambiguous; also of ``discover lmcs``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "delta": "auto",

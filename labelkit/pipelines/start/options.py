@@ -50,7 +50,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = Field(
         False,
-        description="Then label in the browser. \"Ask again\" there, and Ctrl-C at the end, update all tables. Needs "
+        description='Then label in the browser. "Ask again" there, and Ctrl-C at the end, update all tables. Needs '
         "starlette and uvicorn.",
         json_schema_extra=option("Labels", preset=False),
     )
