@@ -22,7 +22,7 @@ _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
 class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
-    """Options of ``labelkit train sela``, with defaults of the released code for ImageNet unless described otherwise."""
+    """Options of ``labelkit train sela``; defaults are those of the released code for ImageNet or as described."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     constants: ClassVar[Mapping[str, object]] = {
