@@ -18,7 +18,7 @@ _OTHERS = {
 }
 
 
-def names() -> list[str]:
+def public_names() -> list[str]:
     """Return the public names of the ``labelkit`` package."""
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
@@ -31,7 +31,7 @@ def find(name: str) -> object:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():
         if python_name(word) == name:
-            return import_module("labelkit.api.functions").offered(word, entry)
+            return import_module("labelkit.api.functions").command_object(word, entry)
     return None
 
 

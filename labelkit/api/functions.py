@@ -68,7 +68,7 @@ class CommandGroup:
         return f"<labelkit.{self._word}: {', '.join(self)}>"
 
 
-def offered(word: str, entry: Command | Group) -> object:
+def command_object(word: str, entry: Command | Group) -> object:
     """Return the Python object for a command word: a function or a group of functions."""
     return CommandGroup(word, entry) if isinstance(entry, Group) else function_of((word,), entry)
 

@@ -15,7 +15,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from labelkit.cli.console import current_output, print_message, print_result
-from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
 from labelkit.options.base import (
     Fault,
@@ -102,7 +102,7 @@ def config_command(
 
     def command(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
-        with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
+        with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
             overrides, origins = _overrides(given)

@@ -97,13 +97,13 @@ def print_error(text: str) -> None:
     """Print an error to stderr from any process, with later lines indented."""
     if not is_main_process():
         text = f"[process {os.environ['RANK']}] {text}"
-    write(f"error: {printable(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
+    write(f"error: {escape_control(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
 
 
 def print_message(text: str) -> None:
     """Print one line to stderr on the main process."""
     if is_main_process():
-        write(printable(text) + "\n", sys.stderr)
+        write(escape_control(text) + "\n", sys.stderr)
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
@@ -145,7 +145,7 @@ def plain_table(table: Table) -> str:
     columns = [str(column) for column in table.columns]
     widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
     right = _numeric_columns(table)
-    lines = [printable(table.title)] if table.title else []
+    lines = [escape_control(table.title)] if table.title else []
     for line in [columns, *rows]:
         cells = [
             text.rjust(width) if is_number else text.ljust(width)
@@ -168,11 +168,11 @@ def cell_text(cell: Cell) -> str:
         return "-" if math.isnan(cell) else str(cell) if isinstance(cell, Percent) else f"{cell:.4g}"
     if isinstance(cell, int):
         return f"{cell:,}"
-    text = printable(str(cell)).replace("\n", "\\n")
+    text = escape_control(str(cell)).replace("\n", "\\n")
     return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are no text
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape the control characters of a text, except line ends and tabs.
 
     A file name must not drive a terminal.
@@ -190,7 +190,7 @@ def _draw_table(table: Table) -> None:
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    drawing = Drawing(title=Text(printable(table.title)) if table.title else None, title_justify="left")
+    drawing = Drawing(title=Text(escape_control(table.title)) if table.title else None, title_justify="left")
     for column, is_number in zip(table.columns, _numeric_columns(table), strict=True):
         drawing.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:

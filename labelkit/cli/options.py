@@ -70,7 +70,7 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
-        named = command if is_named(name, words) else listed(inspect.getdoc(command) or "")
+        named = command if is_named(name, words) else placeholder_command(inspect.getdoc(command) or "")
         group.command(name)(named)
     return group
 
@@ -87,7 +87,7 @@ def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
     return words[1:] if is_named(name, words) else ()
 
 
-def listed(text: str) -> Command:
+def placeholder_command(text: str) -> Command:
     """Return a placeholder command that appears in help but has no options and cannot be called."""
 
     def command() -> None:
@@ -98,7 +98,7 @@ def listed(text: str) -> Command:
 
 
 @contextmanager
-def speaking(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
     """Apply the shared output options and show progress inside a ``with`` block."""
     output = current_output()
     output.json, output.quiet, output.verbose = json, quiet, verbose

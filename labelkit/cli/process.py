@@ -26,7 +26,7 @@ _writers: set[int] = set()
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Open missing standard streams, and tolerate full or closed ones."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -68,7 +68,7 @@ class _Messages(_Pipe):
             return memoryview(data).nbytes
 
 
-def end(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Exit with a code, immediately if library threads would keep the process alive after a signal.
 
     Raises:

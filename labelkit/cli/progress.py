@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from labelkit.cli.console import Output, is_main_process, print_message, printable
+from labelkit.cli.console import Output, escape_control, is_main_process, print_message
 from labelkit.progress import Progress, SilentProgress, Task
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class BarProgress:
         if outermost:
             self._bars = bars
             bars.start()
-        bar = bars.add_task(printable(description), total=total, info="")
+        bar = bars.add_task(escape_control(description), total=total, info="")
         try:
             yield _BarTask(bars, bar)
         finally:
@@ -153,7 +153,7 @@ class BarProgress:
         if self._bars is None:
             print_message(text)
         else:
-            self._bars.console.print(printable(text), markup=False, highlight=False)
+            self._bars.console.print(escape_control(text), markup=False, highlight=False)
 
 
 class _BarTask:
@@ -178,7 +178,7 @@ class _BarTask:
 def info_texts(info: dict[str, object]) -> list[str]:
     """Format values as ``name value`` texts, with floats in four digits."""
     return [
-        printable(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+        escape_control(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
         for name, value in info.items()
     ]
 

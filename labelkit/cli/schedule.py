@@ -9,7 +9,7 @@ import typer
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
-from labelkit.cli.options import Command, is_named, listed, new_group
+from labelkit.cli.options import Command, is_named, new_group, placeholder_command
 from labelkit.commands.show.options import schedule_options, with_data_of_preset
 from labelkit.methods.registry import METHODS
 
@@ -29,7 +29,7 @@ def schedule_text(name: str) -> str:
 
 def _schedule_command(name: str, words: Sequence[str] | None) -> Command:
     if not is_named(name, words):
-        return listed(schedule_text(name))
+        return placeholder_command(schedule_text(name))
 
     def run(config: Any) -> None:
         from labelkit.commands.show.schedule import show_schedule  # torch loads here, not in --help

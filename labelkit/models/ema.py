@@ -17,7 +17,7 @@ def slow_copy(module: T) -> T:
 
 
 @torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, decay: float, *, buffers: Literal["copy", "counters"]) -> None:
+def ema_update(target: nn.Module, source: nn.Module, decay: float, *, buffers: Literal["copy", "counters"]) -> None:
     r"""Update a target network by an exponential moving average: :math:`t \leftarrow m t + (1 - m) s`.
 
     The parameters move one step toward the source.
@@ -98,7 +98,7 @@ class EMATeacher(nn.Module):
         Raises:
             ValueError: names of parameters or buffers differ.
         """
-        follow(self.module, student, self.decay, buffers="copy")
+        ema_update(self.module, student, self.decay, buffers="copy")
 
 
 class StudentChain(nn.Module, Generic[T]):
@@ -170,9 +170,9 @@ class StudentChain(nn.Module, Generic[T]):
             teacher_runs: the teacher ran in training mode in this step.
             master_runs: likewise the master.
         """
-        follow(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
+        ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:
-            follow(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
+            ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
 
 
 def _read_again(chain: nn.Module, keys: object) -> None:

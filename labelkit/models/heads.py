@@ -37,7 +37,7 @@ class LinearHeads(nn.Module):
             raise ValueError(f"dim {dim}, num_classes {num_classes} and num_heads {num_heads} must be >= 1")
         self.heads = nn.ModuleList(nn.Linear(dim, num_classes) for _ in range(num_heads))
 
-    def every(self, features: Tensor) -> tuple[Tensor, ...]:
+    def all_logits(self, features: Tensor) -> tuple[Tensor, ...]:
         """Return the logits (b, c) of every head for features (b, f)."""
         return tuple(head(features) for head in self.heads)
 

@@ -30,11 +30,11 @@ from labelkit.models.backbones.vit import (
     check_vision_transformer,
     class_attention,
     class_token_block,
+    compute_queries,
     embed_tokens,
     has_key_norm,
     key_projection,
     pools_class_token,
-    queries_of,
     split_qkv,
 )
 from labelkit.models.frozen_part import FrozenPart
@@ -304,7 +304,7 @@ def paired_block(
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
     half = len(keys) // 2 if others is None else len(keys)
-    student_queries = queries[half:] if others is None else queries_of(block.attn, block.norm1(others))
+    student_queries = queries[half:] if others is None else compute_queries(block.attn, block.norm1(others))
     if pair is not None:
         pair.extend((keys[:half], student_queries))
     beta = update.beta_for(keys.shape[-1])

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, patches_of
+from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, find_patch_embedding
 
 # of torch's messages about convolutions and pools
 _TOO_SMALL = ("output size is too small", "greater than actual input size")
@@ -84,7 +84,7 @@ def no_feature_map(name: str, problem: str) -> UnsupportedBackboneError:
 
 def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] | None:
     """Rows and columns of patches; ``None`` for networks that do not cut images into patches."""
-    patches = patches_of(net)
+    patches = find_patch_embedding(net)
     if patches is None:
         return None
     size, (height, width) = images.shape[-2:], patches.patch_size

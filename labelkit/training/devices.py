@@ -103,7 +103,7 @@ class Runtime:
         """Wait until all processes have reached this point."""
         self._accelerator.wait_for_everyone()
 
-    def share(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """Return the main process's text on every process."""
         if self.world_size == 1:
             return text
@@ -111,7 +111,7 @@ class Runtime:
         broadcast_object_list(shared)
         return shared[0]
 
-    def texts(self, text: str) -> list[str]:
+    def gather_texts(self, text: str) -> list[str]:
         """Gather one text per process, ordered by rank, on every process."""
         return [text] if self.world_size == 1 else list(gather_object([text]))
 
@@ -120,7 +120,7 @@ class Runtime:
         """Return whether communication between processes makes them wait for their GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
-    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+    def any_process(self, flags: Sequence[bool]) -> list[bool]:
         """Return for each flag whether it is set on any process, in one exchange."""
         if self.world_size == 1:
             return list(flags)
@@ -404,14 +404,14 @@ class FixedOrder(TorchFunctionMode):
             has_gradient = torch.is_grad_enabled() and images.requires_grad
             if size is not None and not named.get("align_corners") and has_gradient:
                 height, width = (size, size) if isinstance(size, int) else size
-                return resized(images, height, width)
+                return resize_bicubic(images, height, width)
         if func in (torch.cumsum, Tensor.cumsum) and args and args[0].is_floating_point():
             values = args[0] if named.get("dtype") is None else args[0].to(named["dtype"])
             return running_sums(values, named["dim"] if "dim" in named else args[1])
         return func(*args, **named)
 
 
-def resized(images: Tensor, height: int, width: int) -> Tensor:
+def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
     """Resize images by matrix products, as ``interpolate(mode="bicubic", antialias=True)`` does.
 
     Args:

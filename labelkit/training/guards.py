@@ -52,7 +52,7 @@ MUCH_OF_THE_RUN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NetworkMeasurements:
     """Measurements of a network's features, predictions, class vectors and groups after an epoch.
 
     Attributes:
@@ -195,7 +195,7 @@ class Guard:
         enough = self.first_rank is not None or (step - self._looked_at) * batch_size >= LOOK_EVERY
         return self.mode != "none" and enough
 
-    def at_epoch_end(self, look: Look | None, norms: Sequence[float], step: int) -> None:
+    def at_epoch_end(self, look: NetworkMeasurements | None, norms: Sequence[float], step: int) -> None:
         """Check features, predictions, groups and weights for signs of failure after an epoch.
 
         Args:
@@ -229,7 +229,7 @@ class Guard:
         if not self._seen:
             self.good_step = step
 
-    def _signs(self, look: Look) -> list[Sign]:
+    def _signs(self, look: NetworkMeasurements) -> list[Sign]:
         signs = []
         if not look.feature_spread >= self.min_spread:
             problem = f"the features of all images are alike (they differ by {look.feature_spread:.1e} of their length)"
@@ -262,7 +262,7 @@ class Guard:
             signs.append(Sign("clusters", problem, "Check the images, lower --lr, or use fewer clusters."))
         return signs
 
-    def _shrinks(self, look: Look, share: float) -> bool:
+    def _shrinks(self, look: NetworkMeasurements, share: float) -> bool:
         """Whether features that are close together differ in less than a share of the directions of before training."""
         if self.first_rank is None or look.feature_spread >= NEARLY_ALIKE:
             return False
@@ -340,7 +340,7 @@ def first_rank(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) 
     return effective_rank(state.embed(method.network.embed, rows, how))
 
 
-def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
+def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> NetworkMeasurements:
     """Measure features and predictions of a few images, and the method's class vectors and groups.
 
     Args:
@@ -357,7 +357,7 @@ def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int
     table = state.embed(both, rows, FullPass(by_network=True))
     features, scores = table[:, : network.embed_dim], table[:, network.embed_dim :]
     cosines = [mean_cosine(vectors) for vectors in network.class_vectors().values() if len(vectors) > 1]
-    return Look(
+    return NetworkMeasurements(
         feature_spread=feature_spread(features),
         effective_rank=effective_rank(features),
         predicted_classes=len(np.unique(scores.argmax(dim=1).numpy())) if scores.shape[1] > 1 else None,

@@ -330,7 +330,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def eval_view(self) -> ViewSpec:
         """Return the transform that prepares an image for ``network.embed``."""
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return further networks to evaluate besides the main one, by name; none by default."""
         return {}
 

@@ -115,7 +115,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
         status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
         raise resource_error(error, str(run)) from error
-    look_at_checkpoints(run / "checkpoints", status, report)
+    add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.metrics_bytes for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
         problem = f"{status.metrics_bytes} bytes, the last checkpoint was written after {longest}"
@@ -123,9 +123,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     return status
 
 
-def look_at_checkpoints(
-    folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None
-) -> None:
+def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
     """Add the status of every checkpoint in a folder, and the contents of ``last.json`` and ``best.json``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():

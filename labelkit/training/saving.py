@@ -159,7 +159,7 @@ class RunParts:
             "monitor": self.monitor.extra_state() if self.monitor is not None else {},
             "guard": self.guard.extra_state(),
             "metrics_bytes": metrics_bytes,
-            "exactness": exactness(self.runtime),
+            "exactness": reproducibility_facts(self.runtime),
         }
         about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.headline())}
         writer.save(
@@ -202,7 +202,7 @@ class RunParts:
         generators = progress.means.restore(tensors, state["summed"], self.runtime.device)
         if checkpoint.has(own):
             restore_generators(generators, self.runtime.device)
-        now, then = exactness(self.runtime), state["exactness"]
+        now, then = reproducibility_facts(self.runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):
                 say(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
@@ -211,7 +211,7 @@ class RunParts:
         return progress
 
 
-def exactness(runtime: Runtime) -> dict[str, Any]:
+def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:
     """Return the properties that must match for a resumed run to be bit-exact."""
     return {
         "labelkit": __version__,

@@ -46,7 +46,7 @@ class LearningRate:
     moves_each_step: bool = False
 
     @classmethod
-    def of(cls, config: TrainConfig) -> LearningRate:
+    def from_config(cls, config: TrainConfig) -> LearningRate:
         """Create the schedule from the options of a run."""
         return cls(
             config.lr,

@@ -46,7 +46,7 @@ Scheduled = Callable[[Moment], float]
 """A value that changes during training; not-a-number where it has no part."""
 
 
-class Changes(Protocol):
+class OptimizerSchedules(Protocol):
     """Optimizer schedules of a phase: functions of its step, counted from 0, or ``None`` where nothing changes."""
 
     @property
@@ -128,7 +128,7 @@ class PhaseLength:
     steps: int | None = None
 
     @classmethod
-    def of(cls, draws: int, epochs: int, steps: int | None, config: RunConfig) -> PhaseLength:
+    def from_config(cls, draws: int, epochs: int, steps: int | None, config: RunConfig) -> PhaseLength:
         """Compute the number of updates of a phase from its number of images and epochs.
 
         Args:
@@ -170,7 +170,13 @@ class OptimizerValues:
 
 
 def optimizer_values(
-    phase: Changes, rate: LearningRate | None, *, epoch: int, step_in_epoch: int, updates: int, step_in_phase: int
+    phase: OptimizerSchedules,
+    rate: LearningRate | None,
+    *,
+    epoch: int,
+    step_in_epoch: int,
+    updates: int,
+    step_in_phase: int,
 ) -> OptimizerValues:
     """Compute the learning rate, weight decay and betas of an update.
 
@@ -219,10 +225,10 @@ class Plan:
 
     def __init__(self, paces: Sequence[Pace], config: RunConfig) -> None:
         self.paces = tuple(paces)
-        self.lengths = tuple(PhaseLength.of(pace.draws, pace.epochs, pace.steps, config) for pace in paces)
+        self.lengths = tuple(PhaseLength.from_config(pace.draws, pace.epochs, pace.steps, config) for pace in paces)
         self.starts = (0, *accumulate(length.total for length in self.lengths))
         self._epochs = (0, *accumulate(length.epochs for length in self.lengths))
-        self._rate = None if config.in_epochs is None else LearningRate.of(config.in_epochs)
+        self._rate = None if config.in_epochs is None else LearningRate.from_config(config.in_epochs)
 
     @property
     def steps(self) -> int:

@@ -186,7 +186,7 @@ class Trainer:
         planned = sum(phase.epochs for phase in self.phases)
         if planned != counted.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
-        return LearningRate.of(counted)
+        return LearningRate.from_config(counted)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
         """Return the options with the number of processes that decode."""
@@ -208,7 +208,7 @@ class Trainer:
             run.checkpoints,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
-            share=self.runtime.share,
+            share=self.runtime.broadcast_text,
             barrier=self.runtime.barrier,
         )
 
@@ -412,7 +412,7 @@ class Trainer:
             asked = due = False  # all count the same steps, so that none asks alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
-            asked, due = self.runtime.any_of([self._signals.stop is not None, due])
+            asked, due = self.runtime.any_process([self._signals.stop is not None, due])
         if asked or self._stop_reached():
             self._check_sound()
             self.save(best=False)
@@ -445,7 +445,7 @@ class Trainer:
         return self._length(self._phase()).updates(epoch - self.clock.phase_epoch)
 
     def _length(self, phase: Phase) -> PhaseLength:
-        return PhaseLength.of(len(phase.sampler), phase.epochs, phase.steps, self.config)
+        return PhaseLength.from_config(len(phase.sampler), phase.epochs, phase.steps, self.config)
 
     def total_steps(self) -> int:
         """Return the number of optimizer updates of the run, at most if its phases are decided on the way."""

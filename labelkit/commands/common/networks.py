@@ -207,7 +207,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
             ],
             f"{_RANDOM}{seed}" if config.random_weights else None,
         )
-    if config.guesses:
+    if config.infers_backbone:
         assert config.weights is not None
         name = guess_backbone(config.weights)
         said = "what the weights fit"

@@ -100,7 +100,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     if config.dry_run:
         return plan_training(method_name, config)
     runtime = open_runtime(config)
-    check_same_on_all(config, runtime.texts)
+    check_same_on_all(config, runtime.gather_texts)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:

@@ -88,13 +88,13 @@ class ObjectAwareFilter(nn.Module):
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the feature maps and class tokens of a batch."""
         keys, values = self.keys_and_values()
-        of_tokens = self._fused(tokens, self.answer(self.token_scores(tokens, keys), values))
-        return self._fused(patches, self.answer(self.scores(patches, keys), values)), of_tokens
+        of_tokens = self._fused(tokens, self.mix_values(self.token_scores(tokens, keys), values))
+        return self._fused(patches, self.mix_values(self.scores(patches, keys), values)), of_tokens
 
     def filter_patches(self, patches: Tensor) -> Tensor:
         """Filter the feature maps only."""
         keys, values = self.keys_and_values()
-        return self._fused(patches, self.answer(self.scores(patches, keys), values))
+        return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
     def attention(self, patches: Tensor) -> Tensor:
         """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
@@ -133,7 +133,7 @@ class ObjectAwareFilter(nn.Module):
         with without_autocast(scores):
             return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
 
-    def answer(self, scores: Tensor, values: Tensor) -> Tensor:
+    def mix_values(self, scores: Tensor, values: Tensor) -> Tensor:
         """Average the values (m, f) by the softmax of scores (..., a, m), giving (..., f)."""
         by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)

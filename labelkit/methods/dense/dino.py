@@ -34,4 +34,4 @@ class DINO(DistilledStudent[DINOConfig]):
         tokens = [self.network.embed(torch.cat(views)) for views in (large, small) if views]
         outputs = self.network.outputs(torch.cat(tokens))
         loss = self.loss(outputs.chunk(len(batch.views)), targets.chunk(2))
-        return StepOutput(loss, self.watched(targets, outputs[: len(targets)]))
+        return StepOutput(loss, self.collapse_diagnostics(targets, outputs[: len(targets)]))

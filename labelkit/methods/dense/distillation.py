@@ -44,17 +44,17 @@ class RunningCenter(nn.Module):
         self._decay = decay
         self._seen: list[tuple[Tensor, int]] = []
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Discard the outputs collected so far, at the start of a step."""
         self._seen = []
 
     @torch.no_grad()
-    def see(self, outputs: Tensor) -> None:
+    def collect(self, outputs: Tensor) -> None:
         """Collect outputs (n, k) for the update at the end of the step."""
         self._seen.append((outputs.float().sum(dim=0), len(outputs)))
 
     @torch.no_grad()
-    def move(self, state: TrainState) -> None:
+    def update(self, state: TrainState) -> None:
         """Update the center with the mean output of all processes in this step."""
         sums = torch.stack([total for total, _ in self._seen]).sum(dim=0)
         count = sums.new_full((1,), float(np.sum([n for _, n in self._seen])))

@@ -89,7 +89,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         """Reset the outputs collected for the centers."""
         super().on_step_start(state)
         for center in self._named_centers().values():
-            center.forget()
+            center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
         """Drop the gradients of the last layer in the first steps, so that the optimizer does not move it."""
@@ -101,7 +101,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         """Update the target network and the centers."""
         super().on_step_end(state)
         for center in self._named_centers().values():
-            center.move(state)
+            center.update(state)
 
     # ------------------------------------------------------------------ the step
 
@@ -109,10 +109,10 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     def image_targets(self, class_tokens: Tensor) -> Tensor:
         """Compute the target's assignments (n, k) of its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
-        self.center("image").see(outputs)
+        self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 
-    def watched(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+    def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
         """Return the collapse diagnostics at a logged step, warning once of a collapse."""
         state = self._state
         if state is None or not state.log_now:

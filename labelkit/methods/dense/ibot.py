@@ -60,7 +60,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
             image_targets = self.image_targets(seen.image)
             patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
             center = self.center("patch")
-            center.see(patch_outputs)
+            center.collect(patch_outputs)
             patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
         tokens = self.network.masked_tokens(torch.cat(large), masks)
         class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
@@ -69,7 +69,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         image = self.loss(outputs.chunk(len(batch.views)), image_targets.chunk(2))
         patches = self.patch_loss(named, patch_targets, owners, len(hidden))
         logs = {"image": image.detach(), "patches": patches.detach(), "hidden": masks.float().mean()}
-        logs |= self.watched(image_targets, outputs[: len(image_targets)])
+        logs |= self.collapse_diagnostics(image_targets, outputs[: len(image_targets)])
         return StepOutput(image + patches, logs)
 
     def hidden_patches(self, batch: Batch) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`merged` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
+order, :func:`merge_order` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
 block the sum is taken over pairs.
 
 Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
@@ -143,7 +143,7 @@ class Blocks:
         return self.size << self.levels
 
 
-def cut(n: int) -> Blocks:
+def split_blocks(n: int) -> Blocks:
     """Divide n items into as few blocks of equal size as possible."""
     levels = 0
     while n > _MOST_IN_BLOCK << levels:
@@ -151,7 +151,7 @@ def cut(n: int) -> Blocks:
     return Blocks(levels, -(-n // (1 << levels)))
 
 
-def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
+def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
     """Sort items and thresholds into one order, from which sums of several payloads are computed.
 
     See :meth:`Merged.sums`.
@@ -363,7 +363,7 @@ class _Items:
 
 def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
     n = scores.shape[1]
-    blocks = cut(n)
+    blocks = split_blocks(n)
     more = blocks.length - n
     # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
     sorted_targets, by_target = targets.sort(dim=1, stable=True)
@@ -388,7 +388,7 @@ def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -
         below=pad(below, (0, more), value=blocks.length),
         up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
         worse=pad(worse.gather(1, ranks), (0, more)),
-        merged=merged(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
+        merged=merge_order(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
     )
 
 

@@ -120,7 +120,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
         """Warn once if features or assignments have collapsed."""
-        problem = collapse(logs)
+        problem = collapse_warning(logs)
         if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
             self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
@@ -152,7 +152,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""
@@ -170,7 +170,7 @@ def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[
     }
 
 
-def collapse(logs: Mapping[str, Tensor]) -> str | None:
+def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
     """Return a message if features or assignments have collapsed, or ``None``."""
     cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
     if cosine is not None and float(cosine) > COLLAPSED_COSINE:

@@ -37,7 +37,7 @@ from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.ema import EMATeacher, follow, slow_copy
+from labelkit.models.ema import EMATeacher, ema_update, slow_copy
 from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import EMADecay, horizon_decay
@@ -311,7 +311,7 @@ class MasterTraining:
             total.backward()  # type: ignore[no-untyped-call] # torch has no types
             self.state.average_gradients(composition.parameters())
             optimizer.step()
-            follow(shadow, composition, self.decay(step + 1), buffers="copy")
+            ema_update(shadow, composition, self.decay(step + 1), buffers="copy")
             if step >= last_quarter:
                 sums += torch.stack([*(part.detach() for part in parts), torch.ones((), device=device)])
         composition.requires_grad_(False)

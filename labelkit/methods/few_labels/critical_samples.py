@@ -30,12 +30,12 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Round,
     SearchArguments,
     check_choice,
-    checked,
+    check_features,
     class_means,
     distances_between,
     extent,
     feature_warnings,
-    rounded,
+    round_for_sorting,
     search,
 )
 
@@ -116,7 +116,7 @@ def discover_critical(
         ValueError: an argument that cannot be used, with the first row at fault.
     """
     check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
-    rows = checked(features)
+    rows = check_features(features)
     return search(partial(_find, rows, criterion, confine), len(rows), labels, count, rounds, **options)
 
 
@@ -150,7 +150,7 @@ def soft_labels(
     for start in range(0, len(asked), size):
         block = slice(start, start + size)
         order = np.argsort(
-            rounded(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
+            round_for_sorting(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
         )
         weight = np.empty(order.shape)
         np.put_along_axis(weight, order, np.broadcast_to(weights, order.shape), axis=1)
@@ -167,7 +167,7 @@ def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Class of the largest weight; of equal ones the nearest mean's, else the lowest."""
-    weights = rounded(soft)
+    weights = round_for_sorting(soft)
     every = np.arange(len(soft))
     is_nearest = weights[every, nearest] == weights.max(axis=1)
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
@@ -184,10 +184,10 @@ def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) 
     soft = soft_labels(rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
     entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
     voted = _largest(soft, nearest)
-    if len(np.unique(rounded(entropy))) == 1 < len(confined) and criterion != "min_distance":
+    if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
         warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
     sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion]
-    first = sign * rounded(entropy)
+    first = sign * round_for_sorting(entropy)
     ranking = np.lexsort((asked, candidates.keys[confined], first))
     ranking = ranking[(voted == nearest)[ranking]]
     mine = [ranking]

@@ -27,7 +27,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentClock,
     StudentNetworks,
     StudentObjective,
-    logits_of,
+    head_logits,
     split_labeled,
     student_views,
 )
@@ -86,7 +86,7 @@ class FreeMatchObjective(StudentObjective):
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
-        logits = logits_of(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
+        logits = head_logits(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
         own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
         mean_count = max(clock.mean_count(count), 1.0)
         cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)

@@ -152,7 +152,7 @@ class LabelGrowth(nn.Module):
         labels[found[:, 0]] = found[:, 1]
         return labels
 
-    def wanted(self, rows: NDArray[np.int64]) -> int:
+    def num_to_discover(self, rows: NDArray[np.int64]) -> int:
         """Return how many images the next discovery should select from the (m,) rows; 0 ends the generation."""
         labels = self.labels()
         unlabeled = int((labels[rows] < 0).sum())
@@ -254,7 +254,7 @@ def finite_features(
     return features
 
 
-def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
+def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Return the main process's discovery on every process, in case they differ in the last bits.
 
     Args:

@@ -42,8 +42,8 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    agreed,
     finite_features,
+    sync_discovery,
     training_class_names,
 )
 from labelkit.methods.few_labels.losses import SquaredConsistency
@@ -53,10 +53,10 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetwork,
+    head_logits,
+    labeled_streams,
     learning_rate,
-    logits_of,
     split_labeled,
-    streams,
     student_pace,
     student_phase,
     student_views,
@@ -163,7 +163,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if index:
             learned, start, steps = self._later[index - 1]
         labels = self.growth.labels(learned)
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
@@ -210,12 +210,12 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
         output, (_, others) = super().training_step(batch), split_labeled(batch)
-        weight = self._guidance(StudentClock.of(self._state).step)
+        weight = self._guidance(StudentClock.from_state(self._state).step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         said = self.guide.logits(batch.views[0][others])
         with batch_statistics(self.network):
-            own = logits_of(self.network, batch.views[1][others])[0]
+            own = head_logits(self.network, batch.views[1][others])[0]
         difference = self.consistency(own, said).mean()
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
@@ -251,12 +251,12 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def _discover(self, state: TrainState) -> int:
         """Give critical samples their labels; return how many: 0 without room, or if too many are disputed."""
         config, growth, rows = self.config, self.growth, self._rows
-        if not growth.wanted(rows):
+        if not growth.num_to_discover(rows):
             return 0
         found = discover_critical(
             finite_features(self.network.embed, "student", state, rows).numpy(),
             growth.labels()[rows],
-            growth.wanted(rows),
+            growth.num_to_discover(rows),
             criterion=config.criterion,
             confine=config.confine,
             num_classes=self.num_classes,
@@ -267,7 +267,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if config.criterion != "min_distance":
             # the column score of the table: what they were chosen by
             found = replace(found, distance=found.entropy)
-        found = agreed(found, rows, state)
+        found = sync_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
                 f"warning: nearest mean and soft label name different classes for {percent(found.disagreement)} % of "
@@ -280,10 +280,10 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return the networks to evaluate: student, average and master."""
         master = self.guide.master
-        return {**super().judged(), **({} if master is None else {"master": master})}
+        return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
         """Return the phases decided on so far and whether a guide exists."""

@@ -34,7 +34,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     TwoStreamConfigT,
-    logits_of,
+    head_logits,
     student_views,
     teacher_decay,
 )
@@ -107,7 +107,7 @@ class MeanTeacherObjective(StudentObjective):
         labels = batch.labels
         labeled = labels >= 0
         count = int((batch.on_host.labels >= 0).sum())
-        heads = logits_of(networks.student, batch.views[0])
+        heads = head_logits(networks.student, batch.views[0])
         mean_count = max(clock.mean_count(count), 1.0)
         norm = len(labels) if self._class_norm == "batch" else mean_count
         cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
@@ -116,14 +116,14 @@ class MeanTeacherObjective(StudentObjective):
         weight = self._weight(clock.step_in_phase) if clock.phase == 0 else self._weight.full
         if weight > 0:
             with torch.no_grad():
-                target = logits_of(networks.teacher, batch.views[1])[0]
+                target = head_logits(networks.teacher, batch.views[1])[0]
             consistency = self.consistency(heads[-1], target).mean()
             loss = loss + weight * consistency
             logs["consistency"] = consistency.detach()
             if networks.master is not None:
                 with torch.no_grad():
                     # all rows, or the statistics of the batch would be those of a few images
-                    target = logits_of(networks.master, batch.views[1])[0]
+                    target = head_logits(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
                 agreement = _sum(difference, labeled) / mean_count  # of labeled rows (Eq. 2.7)
                 loss = loss + weight * agreement

@@ -32,7 +32,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    logits_of,
+    head_logits,
     split_labeled,
     student_views,
 )
@@ -113,7 +113,7 @@ class MixMatchObjective(StudentObjective):
             views: of the unlabeled images, (u, c, h, w) each.
         """
         with batch_statistics(student):
-            predictions = [logits_of(student, view)[0].float().softmax(dim=1) for view in views]
+            predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
@@ -139,7 +139,7 @@ class MixMatchObjective(StudentObjective):
         logs: dict[str, Tensor] = {}
         if not len(others[0]):
             shares = row_shares(rows, MIXUP_ALPHA, generator, images.device)
-            logits, targets = logits_of(student, shares.blend(images))[0], shares.blend(targets)
+            logits, targets = head_logits(student, shares.blend(images))[0], shares.blend(targets)
         else:
             guesses = self.guess(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
@@ -158,9 +158,9 @@ class MixMatchObjective(StudentObjective):
     def _interleaved(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
         """Logits of three blocks, each with the statistics of rows of all of them."""
         mixed = interleave(blocks)
-        logits = [logits_of(student, mixed[0])[0]]
+        logits = [head_logits(student, mixed[0])[0]]
         with batch_statistics(student):
-            logits += [logits_of(student, block)[0] for block in mixed[1:]]
+            logits += [head_logits(student, block)[0] for block in mixed[1:]]
         return torch.cat(interleave(logits))
 
     def _master_term(self, batch: Batch, networks: StudentNetworks, labeled: Tensor) -> Tensor:
@@ -168,9 +168,9 @@ class MixMatchObjective(StudentObjective):
         assert networks.master is not None
         with torch.no_grad():
             # all rows, or the statistics of the batch would be those of a few images
-            target = logits_of(networks.master, batch.views[1])[0][labeled]
+            target = head_logits(networks.master, batch.views[1])[0][labeled]
         with batch_statistics(networks.student):
-            own = logits_of(networks.student, batch.views[0][labeled])[0]
+            own = head_logits(networks.student, batch.views[0][labeled])[0]
         difference: Tensor = self.consistency(own, target)
         return difference.mean()
 

@@ -36,7 +36,7 @@ _CROWDED = 3
 # ---------------------------------------------------------------- distances and their order
 
 
-def checked(array: ArrayLike, name: str = "features") -> NDArray[Any]:
+def check_features(array: ArrayLike, name: str = "features") -> NDArray[Any]:
     """Check that a feature array is (n, d), numeric and finite, and return it.
 
     Args:
@@ -87,10 +87,10 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
 def sortable_distances(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return distances divided by their median and rounded for sorting, and the median (1 if it is 0)."""
     scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
-    return rounded(distance / scale), scale
+    return round_for_sorting(distance / scale), scale
 
 
-def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round values for comparison, removing the noise in their last digits."""
     return np.round(values, _DECIMALS)
 

@@ -168,7 +168,7 @@ def student_eval_view(size: int) -> ViewSpec:
     return test_view(size, "digits")
 
 
-def streams(
+def labeled_streams(
     labels: NDArray[np.int64], rows: NDArray[np.int64], *, batch_size: int, labeled_per_batch: int
 ) -> tuple[Stream, ...]:
     """Return the data streams of a phase: labeled rows first, then all others.
@@ -285,7 +285,7 @@ class StudentClock:
     total: Callable[[Tensor], Tensor] = lambda value: value
 
     @classmethod
-    def of(cls, state: TrainState | None) -> StudentClock:
+    def from_state(cls, state: TrainState | None) -> StudentClock:
         """Create the clock from the trainer's state, or a default one outside of a run (``None``)."""
         if state is None:
             return cls()
@@ -327,9 +327,9 @@ class StudentObjective(nn.Module, ABC):
         return output
 
 
-def logits_of(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
+def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     """Compute the logits (b, k) of each head for images (b, c, h, w). The first head predicts."""
-    return network.head.every(network.embed(images))
+    return network.head.all_logits(network.embed(images))
 
 
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -421,7 +421,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
         """Return the EMA network."""
         return self.chain.teacher
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return the student and its EMA by name."""
         return {"student": self.network, "teacher": self.chain.teacher}
 
@@ -446,7 +446,7 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which repeats labeled images next to unlabeled ones in each batch."""
         self._rows, config, labels = rows, self.config, self.data.labels
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         return (student_phase(config, labels, self.objective.views(), drawn, steps=config.steps, peak=config.lr),)
 
     @property
@@ -456,4 +456,6 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        return self.objective(batch, StudentNetworks(self.network, self.chain.teacher), StudentClock.of(self._state))
+        return self.objective(
+            batch, StudentNetworks(self.network, self.chain.teacher), StudentClock.from_state(self._state)
+        )

@@ -31,8 +31,8 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    agreed,
     finite_features,
+    sync_discovery,
     training_class_names,
 )
 from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
@@ -42,7 +42,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    streams,
+    labeled_streams,
     student_pace,
     student_phase,
     student_views,
@@ -174,7 +174,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
         peak, views = peak_rate(config, index), self.objective.views()
@@ -228,7 +228,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, StudentClock.of(self._state))
+        return self.objective(batch, networks, StudentClock.from_state(self._state))
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
@@ -254,7 +254,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         if config.max_steps is not None and state.step + config.phase_steps > config.max_steps:
             return 0
         over = self._exhausted or (stable and int(growth.iteration) > 0)
-        if over or not growth.wanted(self._rows):
+        if over or not growth.num_to_discover(self._rows):
             if not growth.can_start_generation() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
@@ -279,7 +279,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         found = discover_confident(
             parts if config.fusion != "none" else parts[-1],
             growth.labels()[rows],
-            growth.wanted(rows),
+            growth.num_to_discover(rows),
             select=self._selection(),
             fusion=config.fusion,
             seed=config.seed,
@@ -288,7 +288,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             balance=config.balance,
             class_names=training_class_names(self.data),
         )
-        found = agreed(found, rows, state)
+        found = sync_discovery(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
         add_discovered(growth, found, name, state, self.num_classes)
@@ -298,10 +298,10 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         """Return the master if it is formed, else the teacher."""
         return self.chain.master or self.chain.teacher
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return all networks by name."""
         master = self.chain.master
-        return {**super().judged(), **({} if master is None else {"master": master})}
+        return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
         """Return the state of the label growth."""

@@ -20,7 +20,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Round,
     SearchArguments,
     check_choice,
-    checked,
+    check_features,
     class_means,
     distances_between,
     feature_warnings,
@@ -152,7 +152,9 @@ def _nearest_means(
 def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[Any]]:
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    parts = [checked(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)]
+    parts = [
+        check_features(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)
+    ]
     for number, rows in enumerate(parts):
         if len(rows) != len(parts[0]):
             raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")

@@ -16,7 +16,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
-from labelkit.methods.few_labels.recipe import AveragedStudent, logits_of, student_phase, student_views
+from labelkit.methods.few_labels.recipe import AveragedStudent, head_logits, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 
 
@@ -37,5 +37,5 @@ class Supervised(AveragedStudent[SupervisedConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy of one batch."""
-        (logits,) = logits_of(self.network, batch.images)
+        (logits,) = head_logits(self.network, batch.images)
         return StepOutput(self.loss(logits, batch.labels))

@@ -45,7 +45,7 @@ class Assembly:
         return self.maps.shape[2], self.maps.shape[3]
 
 
-def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
+def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
     """Normalize rows and columns alternately until the matrix is nearly doubly stochastic, in log space.
 
     Gradients flow.
@@ -144,7 +144,7 @@ class SpatialAssembly(nn.Module):
             # half precision would lose the sums of rows
             votes = BOUND * torch.tanh(promote(votes) / BOUND)
             logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
-            logs = normalize_doubly(logits, SWEEPS)
+            logs = sinkhorn_normalize(logits, SWEEPS)
             weights = logs.exp()
             moved = assemble(promote(maps), weights).to(maps.dtype)
         return moved, Assembly(weights, logs, maps)

@@ -102,7 +102,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss against the prototypes of the classes, and update the class means."""
-        mixed = self.mixed(batch)
+        mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
         weights = self._class_weights.of_classes(mixed.labels, self._state)

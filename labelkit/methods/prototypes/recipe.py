@@ -97,7 +97,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         """Return the length of the single phase, whose epochs use every labeled image once."""
         return (Pace(config.epochs, size.known_labels()),)
 
-    def mixed(self, batch: Batch) -> MixedBatch:
+    def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""
         step = 0 if self._state is None else self._state.step
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))

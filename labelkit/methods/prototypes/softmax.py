@@ -35,7 +35,7 @@ class Softmax(LabeledClassifier[SoftmaxConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy and, if enabled, the uniformity loss of the class vectors."""
-        mixed = self.mixed(batch)
+        mixed = self.mix_batch(batch)
         logits = self.network.classify(self.network.embed(mixed.images))
         weights = self._class_weights.of_classes(mixed.labels, self._state)
         loss = logits.new_zeros(())

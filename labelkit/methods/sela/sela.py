@@ -171,7 +171,7 @@ class SeLa(Method[SeLaConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images and of the clusterings."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""

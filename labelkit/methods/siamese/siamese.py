@@ -33,7 +33,7 @@ from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.models.ema import follow, slow_copy
+from labelkit.models.ema import ema_update, slow_copy
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
@@ -172,7 +172,7 @@ class Siamese(Method[SiameseConfig]):
         """Update the EMA network and replace the oldest projections in the queue."""
         if self.slow is None:
             return
-        follow(self.slow, self.network, self.config.ema_decay, buffers="counters")
+        ema_update(self.slow, self.network, self.config.ema_decay, buffers="counters")
         newest = torch.cat([gather_batch(keys) for keys in self._newest])[-len(self.queue) :]
         self._newest = []
         places = (self.oldest + torch.arange(len(newest), device=newest.device)) % len(self.queue)
@@ -191,7 +191,7 @@ class Siamese(Method[SiameseConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""

@@ -19,13 +19,13 @@ from labelkit.models.backbones.convnet13 import MIN_SIDE, convnet13
 from labelkit.models.backbones.resnet import (
     ResidualNetwork,
     Shortcut,
+    build_stages,
     cifar_resnet,
     conv,
     fan_out_init,
     resnet18,
     resnet50,
     shake_resnet26,
-    stages_of,
 )
 from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
 
@@ -95,7 +95,7 @@ def wide_resnet(
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
     block = partial(WideBlock, activate_shortcut=False, momentum=momentum)
-    groups = stages_of(block, stem, widths, [(depth - 4) // 6] * 3)
+    groups = build_stages(block, stem, widths, [(depth - 4) // 6] * 3)
     groups[0][0].activate_shortcut = True  # type: ignore[assignment] # a mark, no part
     groups[2] += [nn.BatchNorm2d(widths[2], momentum=momentum), nn.LeakyReLU(LEAK)]
     stages = {f"group{number}": nn.Sequential(*group) for number, group in enumerate(groups, start=1)}

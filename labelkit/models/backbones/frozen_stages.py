@@ -110,7 +110,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
 
 
 @contextmanager
-def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
+def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
     """Replace some modules of a network by identities inside a ``with`` block."""
     with ExitStack() as stack:
         for name in names:
@@ -177,7 +177,7 @@ def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[
     if not isinstance(maps, Tensor) or maps.ndim != 4 or tuple(maps.shape[1:]) == tuple(image_shape):
         return None
     try:
-        with without(net, names):
+        with bypass_modules(net, names):
             again = forward.forward_features(maps)
     except (RuntimeError, TypeError, ValueError):
         return None

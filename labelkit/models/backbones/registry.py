@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.models.backbones.frozen_stages import FrozenStages, check_stages_repeat, freeze_stages, without
+from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
 from labelkit.models.backbones.layouts import (
     from_efficientnet_pytorch,
     from_torchvision_mobilenet,
@@ -139,7 +139,7 @@ class Backbone(nn.Module):
         net: Any = self.net
         images = self._whitened(images)
         if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
-            with without(net, self.frozen.names):
+            with bypass_modules(net, self.frozen.names):
                 return net.forward_features(images.float())
         return net.forward_features(images)
 

@@ -120,7 +120,7 @@ class ResidualNetwork(PooledNetwork):
         self.num_features = num_features
 
 
-def stages_of(
+def build_stages(
     block: Callable[[int, int, int], nn.Module],
     channels: int,
     widths: Sequence[int],
@@ -174,7 +174,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
         raise ValueError(f"depth is {depth}, must be 6 m + 2, at least 8")
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
     widths = (width, 2 * width, 4 * width)
-    stages = stages_of(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
+    stages = build_stages(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * width)
     fan_out_init(net)
     return net
@@ -182,7 +182,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
 
 def resnet18(in_channels: int = 3) -> ResidualNetwork:
     """Build a ResNet-18 (f = 512) for 32x32 images, with a 3x3 stem of stride 1 and no pool before the stages."""
-    stages = stages_of(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
+    stages = build_stages(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
     stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
     fan_out_init(net)
@@ -202,7 +202,7 @@ def resnet50(
     if version == 1:
         layers += [nn.BatchNorm2d(64), nn.ReLU()]
     stem = nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
-    stages = stages_of(block, 64, widths, (3, 4, 6, 3), expansion=4)
+    stages = build_stages(block, 64, widths, (3, 4, 6, 3), expansion=4)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * widths[-1])
     if version == 1:
         fan_out_init(net)
@@ -310,7 +310,7 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}, must be even and positive")
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
-    blocks = stages_of(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
+    blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
     stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}
     net = StagedNetwork(stages, 4 * width)
     fan_out_init(net)

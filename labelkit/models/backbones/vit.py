@@ -130,7 +130,7 @@ def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Ten
     return attn.q_norm(queries), attn.k_norm(keys), values
 
 
-def queries_of(attention: nn.Module, tokens: Tensor) -> Tensor:
+def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
     """Compute only the queries (b, h, t, d) of timm's ``Attention``, equal to those of `split_qkv`."""
     attn: Any = attention
     normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
@@ -217,7 +217,7 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     normed = block.norm1(tokens)
     own = normed[:, :1]
     keys, values = _projected(attn, normed, 1, 2)
-    attended = attend(attn, own, queries_of(attn, own), attn.k_norm(keys), values)
+    attended = attend(attn, own, compute_queries(attn, own), attn.k_norm(keys), values)
     out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
     final: Tensor = out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
     return final
@@ -286,7 +286,7 @@ def head_count(vit: nn.Module) -> int:
     return int(net.blocks[-1].attn.num_heads)
 
 
-def patches_of(net: nn.Module) -> Any:
+def find_patch_embedding(net: nn.Module) -> Any:
     """Return the patch embedding of a timm network that keeps its patch grid to the end, or ``None``."""
     found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
     # stages that follow would merge patches
@@ -306,7 +306,7 @@ def any_image_size(net: nn.Module) -> Iterator[None]:
     from timm.models.vision_transformer import VisionTransformer
 
     vit: Any = net
-    patches = patches_of(net)
+    patches = find_patch_embedding(net)
     if not isinstance(net, VisionTransformer) or not isinstance(patches, PatchEmbed) or vit.dynamic_img_size:
         yield
         return

@@ -51,7 +51,7 @@ class ClassificationMonitor(Monitor):
 
         headline = method.headline()
         metrics = judge(headline)
-        for name, network in method.judged().items():
+        for name, network in method.evaluated_networks().items():
             metrics[f"{name}_accuracy"] = metrics["accuracy"] if network is headline else judge(network)["accuracy"]
         self._best = max(self._best, metrics["accuracy"])
         metrics["best_accuracy"] = self._best

@@ -66,7 +66,7 @@ class RepresentationMonitor(Monitor):
         self._k, self._temperature = k, temperature
 
     @classmethod
-    def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
+    def from_inputs(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
         """Create the monitor from the options of a method.
 
         Args:
