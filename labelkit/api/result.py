@@ -28,7 +28,7 @@ class Result:
         self.tables = found.shown
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values as JSON types. Paths become strings and non-finite numbers ``None``."""
+        """Return the values as JSON types: strings for paths and ``None`` for non-finite numbers."""
         values: dict[str, Any] = json.loads(json_text(self.values))
         return values
 

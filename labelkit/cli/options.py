@@ -76,12 +76,12 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether command-line words start with the name of a command or group. None names all."""
+    """Return whether command-line words start with this command or group name; ``None`` matches all."""
     return words is None or list(words[:1]) == [name]
 
 
 def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the command-line words that follow a group, or none if they name another group. None stays."""
+    """Return the command-line words after this group, () if they name another, or ``None`` for ``None``."""
     if words is None:
         return None
     return words[1:] if is_named(name, words) else ()

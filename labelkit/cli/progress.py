@@ -143,7 +143,7 @@ class BarProgress:
         self._say(f"warning: {text}")
 
     def ask(self, question: str) -> str:
-        """Ask a question and return the typed answer, or an empty text if nobody can type. Enter is the empty text."""
+        """Ask a question and return the typed answer, or an empty text on Enter or if nobody can type."""
         if not sys.stdin.isatty():
             return ""
         self._say(question)

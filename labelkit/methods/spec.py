@@ -28,7 +28,7 @@ class MethodSpec:
 
     @property
     def config(self) -> type[RunConfig]:
-        """Import and return the options class of the method. Those of other methods are not imported."""
+        """Import and return the options class of this method only."""
         if not isinstance(self.options, str):
             return self.options
         module, _, name = self.options.partition(":")

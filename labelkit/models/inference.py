@@ -89,7 +89,7 @@ class InferenceNetwork(nn.Module, ABC):
         return 0
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the learned vectors (k, ...) of classes, clusters or objects by name. They are useless when alike."""
+        """Return learned vectors (k, ...) of classes, clusters or objects by name, useless when alike."""
         return {}
 
 

@@ -281,9 +281,7 @@ def paired_block(
     attention: list[Tensor] | None = None,
     others: Tensor | None = None,
 ) -> Tensor:
-    """Run a timm ``Block`` with the teacher's keys moved toward the student's queries.
-
-    The teacher is the first half of the batch.
+    """Run a timm ``Block`` with the keys of the first half (teacher) moved toward the second half's queries.
 
     Args:
         vit: a network that `check_vision_transformer` has let pass for this block.

@@ -25,9 +25,7 @@ SIDE_BY_SIDE = "backbones side by side"
 
 
 class SideBySide(InferenceNetwork):
-    """Several networks on the same images, whose unit embeddings are concatenated.
-
-    Each resizes and normalizes images as it was trained.
+    """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
 
     Args:
         networks: two or more, of as many channels.

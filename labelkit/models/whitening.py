@@ -30,9 +30,7 @@ def normalize_contrast(rows: Tensor) -> Tensor:
 
 
 def zca(rows: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Compute the mean m and the ZCA whitening matrix W of rows.
-
-    :math:`W = (C + b I)^{-1/2}`, C the covariance (n - 1), b = 0.1.
+    r"""Compute the mean m and the ZCA matrix :math:`W = (C + b I)^{-1/2}` of rows; C the covariance (n - 1), b = 0.1.
 
     Args:
         rows: (n, p) float, n >= 2.
@@ -60,9 +58,7 @@ def _blocks(rows: Tensor) -> list[Tensor]:
 
 
 class Whitening(nn.Module):
-    """ZCA whitening of images after contrast normalization, with noise in training mode.
-
-    Before `set_statistics` the ZCA does nothing.
+    """Contrast normalization and ZCA whitening of images, with noise in training; no ZCA before `set_statistics`.
 
     Args:
         shape: channels, height and width of the images.

@@ -29,9 +29,7 @@ def size_bytes(text: str) -> int:
 
 
 def checked_size(value: object) -> object:
-    """Validate a memory size and return it with its unit.
-
-    What is no text or number passes unchanged and is refused later.
+    """Validate a memory size and return it with its unit; other types pass unchanged and are refused later.
 
     Raises:
         ValueError: it is no size, or none above 0.

@@ -231,7 +231,7 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
 
 
 def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
-    """Return the presets of a command by name, sorted. A method of a user has those of the one that it extends."""
+    """Return the presets of a command by name, sorted; a user's method has those of the one it extends."""
     folder = presets_folder or shipped_presets()
     if folder is None or not config_class.command:
         return {}

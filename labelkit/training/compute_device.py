@@ -10,9 +10,7 @@ from labelkit.errors import ResourceError
 
 
 def compute_device(device: str) -> torch.device:
-    """Return the torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
-
-    ``auto`` takes a GPU if there is one.
+    """Return the torch device for ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
 
     Raises:
         ResourceError: the device is not there.

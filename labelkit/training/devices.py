@@ -214,7 +214,7 @@ class Runtime:
         return context
 
     def use_bf16(self) -> None:
-        """Compute in bf16 from now on. Accelerate gets its precision once, before any network is tried."""
+        """Compute in bf16 from now on, since accelerate gets its precision before any network is tried."""
         self._uses_bf16 = True
 
     def backward(self, loss: Tensor) -> None:
@@ -230,7 +230,7 @@ class Runtime:
         *,
         each: bool = False,
     ) -> None:
-        """Clip the gradients, update the parameters and clear the gradients. Clips all together or ``each``."""
+        """Clip the gradients (together or of ``each`` parameter), step the optimizer, clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)

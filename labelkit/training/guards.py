@@ -307,7 +307,7 @@ class Guard:
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``. A checkpoint from before there were guards has none."""
+        """Restore the state returned by ``extra_state``, which is empty in checkpoints older than the guard."""
         if state:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             self._seen = {name: [int(value) for value in counted] for name, counted in state["seen"].items()}
@@ -386,7 +386,7 @@ def effective_rank(features: Tensor) -> float:
 
 @torch.no_grad()
 def mean_cosine(vectors: Tensor) -> float:
-    """Return the mean cosine of different rows of vectors (k, d), k >= 2. 1 if no row has a direction any more."""
+    """Return the mean cosine of different rows of vectors (k, d), k >= 2, or 1 if no row has a direction."""
     unit = nn.functional.normalize(vectors.detach().double().flatten(1), dim=1, eps=1e-30)
     k = len(unit)
     cosine = float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (k * (k - 1)))

@@ -209,7 +209,7 @@ class Monitor(ABC):
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training made scores of ``before`` worse, or ``None``. ``before`` may be empty."""
+        """Return a warning if training made the scores of ``before`` (which may be empty) worse, or ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:

@@ -47,7 +47,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
 
 
 def set_betas(optimizer: torch.optim.Optimizer, betas: tuple[float, float]) -> None:
-    """Set the betas of an Adam optimizer. Other optimizers have none."""
+    """Set Adam's betas in every parameter group that has them."""
     for group in optimizer.param_groups:
         if "betas" in group:
             group["betas"] = betas

@@ -30,9 +30,7 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Running sums of logged scalars, from which the means of an epoch are computed.
-
-    Diagnostics (``diag/...``) are left out.
+    """Running sums of the logged scalars except diagnostics (``diag/...``), for the means of an epoch.
 
     Attributes:
         count: steps that were added.

@@ -57,7 +57,7 @@ class SignalWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record signals inside a ``with`` block, if in the main thread. Elsewhere they belong to our caller."""
+        """Record signals inside a ``with`` block in the main thread; elsewhere they belong to the caller."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stop = number
@@ -495,7 +495,7 @@ class Trainer:
         return self._loader_of(phase, epoch).epoch(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average the gradients of parameters over all processes. See ``TrainState.average_gradients``."""
+        """Average the gradients of parameters over all processes, as ``TrainState.average_gradients`` says."""
         for parameter in parameters:
             if parameter.grad is not None and self.runtime.world_size > 1:
                 parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
@@ -533,7 +533,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """Run a network over images and return all results on every process. See ``TrainState.embed``."""
+        """Run a network over images and return all results on every process, as ``TrainState.embed`` says."""
         return self._passes().full(network, rows, how)
 
     def local_pass(
@@ -542,7 +542,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run a network over this process's share of the images. See ``TrainState.visit``."""
+        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
         return self._passes().local(network, rows, how)
 
     # ------------------------------------------------------------------ checkpoints

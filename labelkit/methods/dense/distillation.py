@@ -72,7 +72,7 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
 def build_student(
     config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool = False
 ) -> DistillationNetwork:
-    """Build the student network with the backbone from the options. See `DistillationNetwork`."""
+    """Build the student `DistillationNetwork` with the backbone from the options."""
     network = DistillationNetwork(
         config.backbone,
         drop_path=config.drop_path,

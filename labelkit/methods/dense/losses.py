@@ -170,9 +170,7 @@ class DenseRankingLoss(nn.Module):
 
 
 class PrototypeEntropyLoss(nn.Module):
-    r"""Mean entropy of each prototype's softmax over images, divided by the number of images.
-
-    The softmax is of cosine similarities.
+    r"""Mean entropy of each prototype's softmax over image cosines, divided by the number of images.
 
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)

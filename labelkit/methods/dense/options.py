@@ -177,7 +177,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
 
 class CoTAPConfig(SlowTargetConfig):
-    """Options of ``labelkit train cotap``. Defaults are those of the paper, or as the description says."""
+    """Options of ``labelkit train cotap``, with defaults of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {

@@ -46,9 +46,7 @@ def cotap_loss(
     implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
-    r"""Compute CoTAP's ranking loss, which penalizes scores that rank items differently than targets.
-
-    Above all near the top.
+    r"""Compute CoTAP's loss, which penalizes scores that rank items differently than targets, mostly near the top.
 
     .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
         x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
@@ -206,9 +204,7 @@ class Merged:
         return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
-        r"""Sum for each item the payloads in earlier (or later) blocks with smaller ranks.
-
-        In two senses.
+        r"""Sum for each item the payloads of earlier (or later) blocks whose ranks are below its rank or threshold.
 
         .. math::
             s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad

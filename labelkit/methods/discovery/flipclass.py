@@ -98,7 +98,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return found
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the views of teacher and student in an epoch. That of sda grows over the first half of the run."""
+        """Return the views of teacher and student in an epoch, with sda's strength of that epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)

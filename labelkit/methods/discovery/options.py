@@ -90,7 +90,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """Options of category discovery with a classifier over old and new classes. Defaults are those of SimGCD's code."""
+    """Options of category discovery with a classifier over old and new classes, with defaults of SimGCD's code."""
 
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 
@@ -135,7 +135,7 @@ _ALIGN: JsonDict = {"panel": "Alignment"}
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
-    """Options of ``labelkit train flipclass``. Alignment defaults are those of the paper's Appendix D.1."""
+    """Options of ``labelkit train flipclass``, with alignment defaults of the paper's Appendix D.1."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
     constants: ClassVar[Mapping[str, object]] = {
@@ -203,7 +203,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
 
 class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
-    """Options of ``labelkit train gcd``. Defaults are those of the released code."""
+    """Options of ``labelkit train gcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
 
@@ -216,7 +216,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
 
 
 class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
-    """Options of ``labelkit train simgcd``. Defaults are those of the released code."""
+    """Options of ``labelkit train simgcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 

@@ -55,9 +55,7 @@ ComposeAt = Literal["last-stage", "pool"]
 
 
 class DiscriminationLoss(nn.Module):
-    r"""Mean ratio of the squared distances of features to their nearest and second-nearest centroid.
-
-    With distances :math:`d_0 \le d_1`.
+    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` of features to their two nearest centroids.
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 

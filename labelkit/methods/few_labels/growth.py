@@ -72,7 +72,7 @@ class GrowthRules:
     def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
         """Return the number of images to discover next.
 
-        ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative.
+        It is ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative.
         """
         wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
         return max(0, wanted)
@@ -218,7 +218,7 @@ class LabelGrowth(nn.Module):
         return changed[0], changed[1]
 
     def samples(self) -> list[DiscoveredSample]:
-        """Return the table of all discovered images in the order of discovery. Forgotten generations are in it."""
+        """Return the table of all images discovered in any generation, in the order of discovery."""
         count = int(self.num_found)
         rows, scores = self.found[:count].tolist(), self.scores[:count].tolist()
         return [

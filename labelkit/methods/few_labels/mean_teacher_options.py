@@ -20,7 +20,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class TeacherRecipe(PixelOptions):
-    """Options for pixels, views and learning rate of Mean Teacher's code and methods compared with it."""
+    """Options for pixels, views and learning rate of Mean Teacher's recipe, also for methods compared with it."""
 
     shift_px: float | None = Field(
         None,
@@ -71,7 +71,7 @@ class TeacherRecipe(PixelOptions):
 
     @property
     def pixel_changes(self) -> tuple[float | None, float]:
-        """Return the maximum shift and the noise of a view. Whitening adds the noise itself."""
+        """Return the maximum shift of a view and its noise, which is 0 if whitening adds the noise."""
         return self.shift_px, 0.0 if getattr(self, "whitening", "none") == "zca" else self.noise
 
     @property
@@ -140,7 +140,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
 
 class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
-    """Options of ``labelkit train supervised``. As for ``train mean-teacher``."""
+    """Options of ``labelkit train supervised``, which are those of ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
@@ -154,7 +154,7 @@ class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
 
 
 class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
-    """Options of ``labelkit train mean-teacher``. Defaults are those of the released code for ConvNet-13."""
+    """Options of ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 

@@ -137,7 +137,7 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 
 
 class MixMatchOptions(StageConfig):
-    """Options of MixMatch's loss. Defaults are those of the released code for CIFAR-10."""
+    """Options of MixMatch's loss, with defaults of the released code for CIFAR-10."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "sharpening_temperature": 0.5,
@@ -163,7 +163,7 @@ class MixMatchOptions(StageConfig):
 
 
 class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
-    """Options of ``labelkit train freematch``. Defaults are those of the published code for CIFAR-10."""
+    """Options of ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
     constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # brings its own noise
@@ -221,7 +221,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
 
 
 class MixMatchConfig(RowOptions, HalfLabeledConfig):
-    """Options of ``labelkit train mixmatch``. Defaults are those of the released code for CIFAR-10."""
+    """Options of ``labelkit train mixmatch``, with defaults of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
@@ -267,7 +267,7 @@ class CriticalSearchOptions(SearchOptions):
 
 
 class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
-    """Options of ``labelkit train lmcs``. Defaults are those of the dissertation where it gives one."""
+    """Options of ``labelkit train lmcs``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     constants: ClassVar[Mapping[str, object]] = {

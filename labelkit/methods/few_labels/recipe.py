@@ -164,7 +164,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
 
 
 def student_eval_view(size: int) -> ViewSpec:
-    """Return the view of the whole image without augmentation. Few-label sets have small images."""
+    """Return the view of the whole image without augmentation, since few-label sets have small images."""
     return test_view(size, "digits")
 
 
@@ -328,12 +328,12 @@ class StudentObjective(nn.Module, ABC):
 
 
 def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
-    """Compute the logits (b, k) of each head for images (b, c, h, w). The first head predicts."""
+    """Compute the logits (b, k) of each head for images (b, c, h, w); the first head predicts."""
     return network.head.all_logits(network.embed(images))
 
 
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the positions of labeled and of unlabeled images in a batch, (m,) and (u,) int64. No GPU is waited for."""
+    """Return the positions of labeled and unlabeled images in a batch, int64 (m,) and (u,), without a GPU sync."""
     labeled = batch.on_host.labels >= 0
     return batch.places(labeled), batch.places(~labeled)
 
@@ -411,7 +411,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate batch norm of all networks for evaluation and saving. Training does not use these statistics."""
+        """Recalibrate batch norm of all networks for evaluation and saving, which training does not use."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)

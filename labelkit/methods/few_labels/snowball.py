@@ -163,7 +163,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return labels
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the original labels. Later phases are decided on the way."""
+        """Return the phase on the original labels, since later phases are decided during training."""
         first = self.phase(0, rows)
         assert first is not None
         return (first,)

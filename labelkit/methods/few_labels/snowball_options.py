@@ -21,7 +21,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class ConfidentSearchOptions(SearchOptions):
-    """Options of the search for unlabeled images near a class mean. Also those of ``discover snowball``."""
+    """Options of Snowball's search for unlabeled images near a class mean, also in ``discover snowball``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "far_factor": 10,
@@ -41,7 +41,7 @@ class ConfidentSearchOptions(SearchOptions):
 class SnowballConfig(
     RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, ConfidentSearchOptions
 ):
-    """Options of ``labelkit train snowball``. Defaults are those of the dissertation where it gives one."""
+    """Options of ``labelkit train snowball``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
     constants: ClassVar[Mapping[str, object]] = {

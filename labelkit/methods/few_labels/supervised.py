@@ -29,7 +29,7 @@ class Supervised(AveragedStudent[SupervisedConfig]):
         self._view, _ = student_views(config, data, self.network.input_spec.size)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which repeats the labeled images. Batch normalization looks at no other either."""
+        """Return the single phase, which repeats the labeled images; batch norm uses no others either."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
         drawn = (Stream("labeled", self._rows, config.batch_size),)

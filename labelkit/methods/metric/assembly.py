@@ -46,9 +46,7 @@ class Assembly:
 
 
 def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
-    """Normalize rows and columns alternately until the matrix is nearly doubly stochastic, in log space.
-
-    Gradients flow.
+    """Normalize rows and columns in turn, in log space and with gradients, until both nearly sum to 1.
 
     Args:
         logits: (..., n, n) float.

@@ -83,7 +83,7 @@ class _Pairs:
 
 
 class _PairLoss(nn.Module):
-    """Base of losses on pairs of a batch, or of a batch and references. Shapes as for `MultiSimilarityLoss`."""
+    """Base of losses on pairs of a batch, or of a batch and references, with shapes of `MultiSimilarityLoss`."""
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
@@ -260,7 +260,7 @@ class ContrastiveBayesianLoss(_PairLoss):
 class ProxyAnchorLoss(nn.Module):
     r"""Proxy-Anchor loss: each class has a learned proxy that attracts its images and repels others.
 
-    Hard ones the most.
+    Hard images weigh most.
 
     .. math:: L = \frac{1}{|C^+|} \sum_{c \in C^+} \log[1 + \sum_{i: y_i = c} e^{-\alpha (S_{ic} - m)}]
         + \frac{1}{c} \sum_c \log[1 + \sum_{i: y_i \ne c} e^{\alpha (S_{ic} + m)}]

@@ -325,5 +325,5 @@ class MetricNetwork(BackboneNetwork):
         return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the pooled features (b, f) normalized to unit length. First clusterings start from them."""
+        """Return the pooled features (b, f) at unit length, from which the first clustering may start."""
         return F.normalize(promote(self.forward(images).features), dim=1)

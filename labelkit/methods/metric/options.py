@@ -25,7 +25,7 @@ _MEMORY: JsonDict = {"panel": "Memory"}
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Options of metric learning. Defaults are those of GoogLeNet on CUB: 16 classes of 5 images in a batch, Adam."""
+    """Options of metric learning, with defaults of GoogLeNet on CUB: batches of 16 classes with 5 images, Adam."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "ms_alpha": 2.0,
@@ -155,7 +155,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):
-    """Options of ``labelkit train san``. What the chapter leaves open is ours, as the specification says."""
+    """Options of ``labelkit train san``, with our defaults where the chapter leaves them open."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     constants: ClassVar[Mapping[str, object]] = {

@@ -157,7 +157,7 @@ class MetricMethod(Method[MetricConfigT]):
             yield {"params": new, "weight_decay": decay, **rates["new_layers"]}
 
     def reuse_frozen(self) -> ReusablePart:
-        """Enable caching of the outputs of the frozen stages. What is kept of a second view is that of its first."""
+        """Enable caching of the frozen stages' outputs; a second view reuses the cached first one."""
         return self.network.backbone.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

@@ -235,7 +235,7 @@ class SAN(MetricMethod[SANConfig]):
 
 
 def memory_weight(config: SANConfig, epoch: int) -> float:
-    """Return the weight of the memory loss in an epoch. With clusters the memory is filled at once."""
+    """Return the weight of the memory loss in an epoch; with clusters it is 1 from the start."""
     return float(config.mode == "unsupervised" or epoch >= MEMORY_START_EPOCH)
 
 
@@ -255,7 +255,7 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
 def check_training_classes(config: SANConfig, data: DataInfo) -> None:
     """Check before training that there are enough labeled classes to make batches of.
 
-    Not later: a trained run is built without labels.
+    A trained run is built without labels, so this is not checked later.
 
     Raises:
         DatasetError: none or one class.
@@ -279,7 +279,7 @@ def check_training_classes(config: SANConfig, data: DataInfo) -> None:
 
 
 def singleton_class_warning(data: DataInfo) -> str | None:
-    """Return a warning if many classes have a single image, or ``None``. A batch can only repeat such an image."""
+    """Return a warning if many classes have a single image, which a batch can only repeat, or ``None``."""
     counts = np.bincount(data.labels[data.labels >= 0])
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
     if share <= MANY_LONE:

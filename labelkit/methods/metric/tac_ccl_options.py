@@ -19,7 +19,7 @@ _ATTENTION: JsonDict = {"panel": "Transformed attention"}
 
 
 class TACCCLConfig(MetricLearningConfig):
-    """Options of ``labelkit train tac-ccl``. Defaults are those of GoogLeNet on CUB, without its weights."""
+    """Options of ``labelkit train tac-ccl``, with defaults of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.

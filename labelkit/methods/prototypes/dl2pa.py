@@ -73,7 +73,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         return {"assignments": lambda now: float(assignments_made(now, now.step, config.updates_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Set the prototypes. A resumed run has them in its checkpoint, like one that starts from another."""
+        """Set the prototypes, unless they were loaded from another run."""
         head, config = self.network.head, self.config
         count, dim = head.prototypes.shape
         if not head.prototypes.any():

@@ -89,7 +89,7 @@ _ASSIGNMENT: JsonDict = {"panel": "Assignment"}
 
 
 class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
-    """Options of ``labelkit train dl2pa``. Defaults are those of the released code for CIFAR-100."""
+    """Options of ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
     constants: ClassVar[Mapping[str, object]] = {

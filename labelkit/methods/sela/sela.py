@@ -88,7 +88,7 @@ class SeLa(Method[SeLaConfig]):
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load the pseudo-labels of an earlier run. A resumed run has them in its checkpoint."""
+        """Load the pseudo-labels of an earlier run, unless a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             take_labels(self.labels, self.config.labels_from, inputs)
 
@@ -103,7 +103,7 @@ class SeLa(Method[SeLaConfig]):
         return {"label_times": lambda now: float(times_until(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Read the prior of the cluster sizes. A resumed run has it in its checkpoint."""
+        """Read the prior of the cluster sizes; a resumed run has it in its checkpoint."""
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):

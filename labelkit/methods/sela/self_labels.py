@@ -34,7 +34,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class SolverSettings:
-    """Settings of the solver that optimizes labels. See ``labelkit.algorithms.sinkhorn.solve``."""
+    """Settings of the solver that optimizes labels, ``labelkit.algorithms.sinkhorn.solve``."""
 
     lam: float
     tolerance: float = 1e-4
@@ -183,11 +183,11 @@ class SelfLabels(nn.Module):
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return the target cluster shares of a head, (k,) float64. In the head's order from the first solve on."""
+        """Return the target cluster shares of a head, (k,) float64, which its first solve puts in order."""
         return self.get_buffer(f"prior_{head}")
 
     def set_prior(self, head: int, shares: NDArray[np.float64]) -> None:
-        """Set the target cluster shares of a head before its first solve. The solve puts them in order."""
+        """Set the target cluster shares of a head before its first solve, which puts them in order."""
         self.prior(head).copy_(torch.from_numpy(np.asarray(shares, dtype=np.float64)))
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:

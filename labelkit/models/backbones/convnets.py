@@ -162,7 +162,7 @@ class AlexNet(PooledNetwork):
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Map feature maps to features (b, 4096). These come before any logits, so ``pre_logits`` changes nothing."""
+        """Map feature maps to features (b, 4096), which ``pre_logits`` does not change."""
         features: Tensor = self.hidden(maps.flatten(1))
         return features
 

@@ -109,9 +109,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def reuse_frozen(self) -> FrozenStages:
-        """Allow forward passes to start from cached outputs of the frozen stages, and return those stages.
-
-        Images are still taken.
+        """Allow forward passes to start from cached outputs of the frozen stages, and return these stages.
 
         Raises:
             ConfigError: no stage is frozen, or one gives something else at each pass.

@@ -263,7 +263,7 @@ class ShiftedShortcut(nn.Module):
 
 
 class _Branch(nn.Module):
-    """Shake-shake branch: twice ReLU, 3x3 convolution and batch norm. The first convolution may be strided."""
+    """Shake-shake branch: twice ReLU, 3x3 convolution and batch norm, where the first convolution may be strided."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()

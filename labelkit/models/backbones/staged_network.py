@@ -28,7 +28,7 @@ class PooledNetwork(nn.Module):
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Average feature maps to features (b, f). Nothing follows the pool, so ``pre_logits`` changes nothing."""
+        """Average feature maps to features (b, f), which ``pre_logits`` does not change."""
         return maps.mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class StagedNetwork(PooledNetwork):
         return maps
 
     def post(self, maps: Tensor) -> Tensor:
-        """Return the features of maps before the last stage. ``post(pre(images))`` is what ``forward`` gives."""
+        """Return features of maps before the last stage: ``post(pre(images))`` is ``forward(images)``."""
         return self.forward_head(self.stages[-1](maps))
 
     @property

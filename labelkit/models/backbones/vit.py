@@ -115,9 +115,7 @@ def embed_tokens(
 
 
 def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of timm's ``Attention``, each (b, h, t, d).
-
-    Normalized where the layer normalizes them.
+    """Return queries, keys and values of timm's ``Attention``, normalized as it does, each (b, h, t, d).
 
     Args:
         attention: timm ``Attention``.
@@ -162,9 +160,7 @@ def has_key_norm(attention: nn.Module) -> bool:
 
 
 def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Compute the output of timm's ``Attention`` from its queries, keys and values.
-
-    Including norm, gate, projection and dropout.
+    """Compute the output of timm's ``Attention``, with norm, gate and dropout, from its queries, keys and values.
 
     Args:
         attention: timm ``Attention``.

@@ -114,7 +114,7 @@ PACKAGES: tuple[WeightsPackage, ...] = (
 
 
 def package_of(backbone: str) -> WeightsPackage | None:
-    """Return the package with weights of a network, or ``None`` if there is none. The name may have a weight tag."""
+    """Return the package with weights of a network, named with or without a weight tag, or ``None``."""
     for package in PACKAGES:
         if backbone in (package.backbone, package.backbone.partition(".")[0]):
             return package
@@ -138,7 +138,7 @@ def embedding_size(name: str) -> int | None:
 
 
 def crop_share(name: str) -> float | None:
-    """Return the fraction of the image kept by the authors' center crop, or ``None`` where timm's value is theirs.
+    """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is right.
 
     DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), timm has 0.9.
     """
@@ -146,7 +146,7 @@ def crop_share(name: str) -> float | None:
 
 
 def recorded_weights(source: str) -> Path | None:
-    """Return the local path of the weights that a store records, or ``None``. Nothing is fetched.
+    """Return the local path of the weights that a store records, without downloading, or ``None``.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
@@ -194,7 +194,7 @@ def is_published(name: str, sha256: str) -> bool:
 
 
 def describe_published(name: str) -> tuple[str, str]:
-    """Return where the published weights of a network are on this machine, and their license. "" for nowhere.
+    """Return where the published weights of a network are on this machine ("" for nowhere), and their license.
 
     Args:
         name: of a timm network, with or without the tag of its weights.
@@ -216,9 +216,7 @@ def has_published_weights(name: str) -> bool:
 
 
 def best_available(*, several: bool = False) -> str | None:
-    """Return the best backbone whose weights are on this machine, or ``None`` if there are none.
-
-    The first of `BEST_FIRST`.
+    """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
     Args:
         several: also consider networks side by side.
@@ -262,7 +260,7 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return a local file of published weights and its address, or ``None``. Nothing is fetched.
+    """Return a local file of published weights and its address without downloading, or ``None``.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.

@@ -117,7 +117,7 @@ class RetrievalMonitor(Monitor):
 
 
 def similarity_spread(embeddings: NDArray[np.float32]) -> float:
-    """Return the standard deviation of the cosines between different embeddings. Of at most 1,000, evenly chosen."""
+    """Return the standard deviation of cosines between at most 1,000 different embeddings, evenly chosen."""
     step = -(-len(embeddings) // 1000)
     unit = embeddings[::step].astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
