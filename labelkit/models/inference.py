@@ -180,7 +180,7 @@ class BackboneNetwork(InferenceNetwork):
         return features
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the backbone's features (b, rows, cols, w) at each position. See `Backbone.patch_features`."""
+        """Return the features (b, rows, cols, w) of `Backbone.patch_features` at each position."""
         return self.backbone.patch_features(images)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:

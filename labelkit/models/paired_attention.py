@@ -44,7 +44,7 @@ BlockLog = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class KeyUpdate:
-    """Parameters of the update that moves the teacher's keys. See `labelkit.algorithms.attention.attention_update`.
+    """Parameters of the update of the teacher's keys, `labelkit.algorithms.attention.attention_update`.
 
     Attributes:
         alpha: weight of the key norms in the energy, >= 0.

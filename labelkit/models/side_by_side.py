@@ -83,7 +83,7 @@ _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 
 
 class JoinedTokens(InferenceNetwork):
-    """A ViT whose embedding is the concatenated class tokens of its last blocks. Perhaps also the mean of the patches.
+    """A ViT whose embedding concatenates class tokens of its last blocks and optionally the mean of the patches.
 
     Args:
         inner: a network on a plain ViT.

@@ -19,7 +19,7 @@ _FLAT, _BLOCK = 1e-8, 4096
 
 
 def normalize_contrast(rows: Tensor) -> Tensor:
-    """Subtract each row's mean and scale the row to length 55. A row of equal values becomes 0.
+    """Center each row and scale it to length 55; a row of equal values becomes 0.
 
     Args:
         rows: (n, p) float.

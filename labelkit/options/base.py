@@ -163,7 +163,7 @@ def option(
 
 
 def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
-    """Return a copy of a parent's field with another default. Text, bounds and panel stay.
+    """Return a copy of a parent's field with another default but the same text, bounds and panel.
 
     Raises:
         ValueError: the field has a limit that is none of a number.
@@ -346,7 +346,7 @@ def _members(annotation: object) -> tuple[object, ...]:
 
 
 def parse_text(annotation: object, value: object) -> object:
-    """Parse text from the shell or YAML to a value for a type annotation. Typed values pass unchanged.
+    """Parse text from the shell or YAML for a type annotation; typed values pass unchanged.
 
     Raises:
         ValueError: the text cannot be meant for the type.

@@ -136,7 +136,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def in_epochs(self) -> TrainConfig | None:
-        """Return these options if the length of the run is counted in epochs, else ``None``."""
+        """Return this config if it counts the length of the run in epochs, else ``None``."""
         return None
 
     @property
@@ -242,7 +242,7 @@ class TrainConfig(RunConfig):
 
     @property
     def in_epochs(self) -> TrainConfig:
-        """Return these options, since the length is counted in epochs."""
+        """Return this config, which counts the length of the run in epochs."""
         return self
 
     def length(self) -> dict[str, int]:

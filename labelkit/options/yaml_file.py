@@ -19,7 +19,7 @@ _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """Read a flat YAML mapping, leaving scalars as text. null becomes None, lists become lists of texts.
+    """Read a flat YAML mapping, with scalars as text, null as None and lists as lists of texts.
 
     Raises:
         ConfigError: unreadable, too large, not UTF-8, bad syntax, a key twice, or not a flat mapping.

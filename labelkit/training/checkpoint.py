@@ -59,7 +59,7 @@ class LoadedCheckpoint:
     warnings: tuple[str, ...] = ()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors of one file of the checkpoint. Its digest was checked when the checkpoint was opened."""
+        """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
         try:
             return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:
@@ -265,7 +265,7 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
 def load_checkpoint(
     run: Path, which: str = "last", say: Callable[[str], None] = lambda text: None
 ) -> LoadedCheckpoint | None:
-    """Verify and open the last or best checkpoint of a run. If the last one is damaged, the next older one is taken.
+    """Verify and open the last or best checkpoint of a run, or an older one if the last is damaged.
 
     Args:
         run: run folder, its ``checkpoints`` folder, or one checkpoint.

@@ -45,7 +45,7 @@ def images_at_once(device: torch.device) -> int:
 
 
 def has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor has bf16 instructions, according to Linux. False elsewhere.
+    """Return whether the processor has native bf16 instructions; False on systems other than Linux.
 
     Args:
         cpuinfo: what the system says of its processors.

@@ -320,9 +320,9 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def explain_nondeterminism() -> Iterator[None]:
-    """Turn torch's error about an operation without a deterministic form into one of ours.
+    """Raise an error with a remedy inside a ``with`` block if an operation is not deterministic.
 
-    In deterministic mode, `FixedOrder` gives some operations such a form.
+    In deterministic mode, `FixedOrder` gives some operations a deterministic form.
 
     Raises:
         ResourceError: torch refused one.

@@ -392,7 +392,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return True
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the tensors that fit from a run with a similar network, and describe them. ``None`` if none fits.
+        """Load the tensors that fit from a run with a similar network; return their description, or ``None``.
 
         Args:
             tensors: parameters and buffers of the run, by name.

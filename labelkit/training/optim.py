@@ -17,7 +17,7 @@ _PREFIX = "optimizer.0/"
 def build_optimizer(
     groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Build an ``sgd``, ``adam`` or ``adamw`` optimizer over the trainable parameters. ``nesterov`` is for sgd.
+    """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
         ValueError: unknown name, or nothing to train.

@@ -71,7 +71,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Create or take over the run folder and lock it. Nothing in it changes before ``begin``.
+        """Create or take over the run folder and lock it, changing nothing in it before ``begin``.
 
         Raises:
             OutputExistsError: the folder is there and neither flag is given.

@@ -486,7 +486,7 @@ class Trainer:
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
-        """Return this process's share of the batches of a phase's first epoch. See ``TrainState.batches``.
+        """Return this process's share of the batches of a phase's first epoch, as ``TrainState.batches`` says.
 
         Args:
             phase: what to make batches of; its length and learning rate are the caller's business.

@@ -152,7 +152,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
 @dataclass(frozen=True)
 class NeighborPlace:
-    """File in which the nearest neighbors of images are stored, and the images they belong to.
+    """Path of a file of nearest neighbors, and the data set that the file must belong to.
 
     Attributes:
         path: the file.

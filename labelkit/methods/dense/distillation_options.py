@@ -20,7 +20,7 @@ _DISTILLATION: JsonDict = {"panel": "Distillation"}
 
 
 class SelfDistillationConfig(SlowTargetConfig):
-    """Options of DINO and iBOT, whose defaults continue from a checkpoint as in CoTAP's comparison or as described."""
+    """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
 
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 

@@ -111,7 +111,7 @@ class TokenNetwork(BackboneNetwork):
         self.projector.load_state_dict(given)
 
     def load_projector_file(self, path: Path) -> bool:
-        """Initialize the projector from the head in a DINO, iBOT or Leopart file. False if it holds none.
+        """Initialize the projector from the head in a DINO, iBOT or Leopart file; return False without one.
 
         Raises:
             CheckpointError: the file cannot be read.

@@ -346,8 +346,8 @@ def _process() -> tuple[int, int]:
 def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
     """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
 
-    Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the singular values' shares, 1 to
-    d.
+    Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
+    singular values' shares, 1 to d.
     """
     found: dict[str, Tensor] = {}
     for values in projections:

@@ -46,7 +46,7 @@ def cotap_loss(
     implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
-    r"""Compute CoTAP's loss, which penalizes scores that rank items differently than targets, mostly near the top.
+    r"""Compute CoTAP's ranking loss: a penalty on scores in another order than targets, mostly near the top.
 
     .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
         x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
@@ -200,7 +200,7 @@ class Merged:
     tags: Tensor
 
     def inverse(self) -> Merged:
-        """Return the structure with items and thresholds exchanged, for thresholds of :func:`thresholds_up_to_rank`."""
+        """Return the order for thresholds of :func:`thresholds_up_to_rank`, where items and thresholds swap places."""
         return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:

@@ -112,7 +112,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
-    """Training method FreeMatch, which needs at least one label per class."""
+    """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

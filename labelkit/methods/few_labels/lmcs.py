@@ -132,7 +132,7 @@ def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name:
 
 
 class LMCS(ObjectiveStudent[LMCSConfig]):
-    """Training method LMCS, which needs at least one label per class, preferably four."""
+    """Training method LMCS: a student guided by composed masters; needs one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch brings its own noise

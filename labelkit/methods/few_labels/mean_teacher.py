@@ -184,7 +184,7 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
 
 
 class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
-    """Training method Mean Teacher, which needs at least one label per class."""
+    """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)

@@ -181,7 +181,7 @@ def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
-    """Training method MixMatch, which needs at least one label per class."""
+    """Training method MixMatch: mixup of labeled and guessed images; needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

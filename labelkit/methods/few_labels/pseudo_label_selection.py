@@ -134,7 +134,7 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Newly labeled rows in the order of selection. By round, then (if balanced) by class, then by rule.
+    """Newly labeled rows, ordered by round, then (if balanced) by class, then by the selection rule.
 
     Attributes:
         indices: (s,) int64 rows.
@@ -169,7 +169,7 @@ D = TypeVar("D", bound=Discovery)
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows that may be selected, grouped by their nearest class. A place is a position in ``Round.pool``.
+    """Rows that may be selected, grouped by nearest class; their places are positions in ``Round.pool``.
 
     Attributes:
         distance: (m,) float64 to the nearest class, of each place.
@@ -293,7 +293,7 @@ class Round:
 
 
 class SearchArguments(TypedDict, total=False):
-    """Keyword arguments shared by all searches. See :func:`search`."""
+    """Keyword arguments of :func:`search` that all searches share."""
 
     num_classes: int | None
     original: ArrayLike | None

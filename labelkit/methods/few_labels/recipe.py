@@ -239,7 +239,7 @@ def learning_rate(
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
 ) -> EMADecay:
-    """Return the teacher's EMA decay in a phase, at most 1 - 10 / steps. A short phase must not average its start.
+    """Return the teacher's EMA decay in a phase, at most 1 - 10 / steps so that short phases forget their start.
 
     Args:
         config: the options.

@@ -123,7 +123,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(WhitenedStudent[SnowballConfig]):
-    """Training method Snowball, which needs at least one label per class."""
+    """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)

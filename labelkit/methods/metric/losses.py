@@ -17,7 +17,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return masks of the references of the same and of another class than each anchor. An unlabeled one is in neither.
+    """Return masks of references of the same and of another class than each anchor, without unlabeled ones.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.

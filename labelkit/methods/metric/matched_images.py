@@ -122,7 +122,7 @@ def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.fl
 
 
 def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
-    """Return the second view, whose transform follows the first one."""
+    """Return the spec of the second view, which shows a random transform of the first view."""
     transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
     return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 

@@ -69,7 +69,7 @@ def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
 
 
 def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss that a collapsed network would have on the current clusters. It makes all images alike.
+    """Return the pair loss on the current clusters of a collapsed network, which makes all images alike.
 
     Args:
         labels: the clusters.

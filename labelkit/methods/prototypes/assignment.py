@@ -60,7 +60,7 @@ def is_due(state: Moment, updates_per_epoch: float) -> bool:
 
 
 def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
-    """Return the number of assignments made before a step of the run. See `is_due`.
+    """Return the number of assignments made before a step of the run, at the times of `is_due`.
 
     Args:
         now: says how many steps an epoch has.

@@ -41,7 +41,7 @@ def separated_prototypes(
     lr: float = LEARNING_RATE,
     words: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float32]:
-    """Compute unit vectors pushed apart by gradient descent. The same generator gives the same ones.
+    """Compute unit vectors pushed apart by gradient descent, from a start that the generator determines.
 
     Args:
         num_prototypes: c, >= 2.
@@ -76,7 +76,7 @@ def separated_prototypes(
 
 
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of each vector with its nearest other, and its gradient. Of equally near ones, the first.
+    """Return the mean cosine of vectors with their nearest others (the first of ties), and its gradient.
 
     Args:
         prototypes: (c, d) float64 rows of length 1.

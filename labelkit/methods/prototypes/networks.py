@@ -14,7 +14,7 @@ _SMALLEST_SUM = 1e-8
 
 
 class PrototypeHead(nn.Module):
-    """Classification head whose scores are cosines with fixed class prototypes. Nothing here is trained.
+    """Untrained head whose scores are the cosines with fixed class prototypes.
 
     Args:
         num_classes: c.

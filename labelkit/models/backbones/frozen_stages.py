@@ -73,7 +73,7 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first stages of a network and all modules that run before them. Modules behind them are left alone.
+    """Freeze the first stages of a network and all modules before them, but none behind them.
 
     Args:
         net: a convolutional network with ``forward_features``.

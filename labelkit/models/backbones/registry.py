@@ -205,7 +205,7 @@ class Backbone(nn.Module):
         return self.load_report
 
     def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
-        """Replace all weights by the tensors of a state dict. They are not recorded as the source of the weights.
+        """Replace all weights by those of a state dict, which is not recorded as their source.
 
         Args:
             state: tensors by name.
@@ -267,7 +267,7 @@ def build_backbone(
 
 
 def list_backbones(pattern: str | None = None) -> list[str]:
-    """List the backbone names that `build_backbone` accepts. labelkit's own come first, then timm's, with weight tags.
+    """List the names that `build_backbone` accepts: labelkit's own first, then timm's with weight tags.
 
     Args:
         pattern: a shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all.

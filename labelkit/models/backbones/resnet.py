@@ -127,7 +127,7 @@ def build_stages(
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Build the residual blocks of each stage. All stages but the first begin with a stride of 2.
+    """Build the residual blocks of each stage, where all stages but the first begin with a stride of 2.
 
     Args:
         block: channels before it, its width and its stride to the block.

@@ -96,7 +96,7 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 def embed_tokens(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> Tensor:
-    """Return the tokens (b, t, f) of images at the input of the first block. Only here timm's private helper is used.
+    """Return the tokens (b, t, f) at the input of the first block, the only use of timm's private helper.
 
     Args:
         vit: the network.

@@ -59,7 +59,7 @@ class LoadReport:
 
 
 def load_weights_file(path: str | Path) -> dict[str, Tensor]:
-    """Read every tensor of a weights file into a state dict on the CPU. Nested dictionaries become dotted names.
+    """Read every tensor of a weights file on the CPU, with dotted names for nested dictionaries.
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).

