@@ -151,7 +151,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_objects(self) -> bool:
-        """Return whether ``dataset`` names images, as opposed to a run on scenes alone."""
+        """Return whether images of ``dataset`` are used, and not only those of scenes."""
         return True
 
     def scenes(self) -> DataConfig | None:

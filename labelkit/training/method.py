@@ -318,7 +318,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return the maximum number of updates if phases are decided during training, or ``None``."""
         return None
 
-    def headline(self) -> InferenceNetwork:
+    def main_network(self) -> InferenceNetwork:
         """Return the network that is evaluated and that embeds after training; by default ``network``."""
         return self.network
 

@@ -159,7 +159,7 @@ class RunParts:
             "metrics_bytes": metrics_bytes,
             "exactness": reproducibility_facts(self.runtime),
         }
-        about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.headline())}
+        about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.main_network())}
         writer.save(
             clock.step,
             model=self.method.state_dict(),

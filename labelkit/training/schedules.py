@@ -141,7 +141,7 @@ def horizon_decay(steps: int, largest: float = 0.999) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EMADecay:
-    """EMA decay of a teacher that is low at first, high after ``ramp_steps``, and at most that of a plain mean.
+    """EMA decay of a teacher: low before ``ramp_steps``, high after, and never above that of a plain mean.
 
     ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
 

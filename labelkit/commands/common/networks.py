@@ -281,7 +281,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         CheckpointError: it is neither, or it is damaged.
     """
     run = load_run(checkpoint, which)
-    network, view = run.method.headline(), run.method.eval_view()
+    network, view = run.method.main_network(), run.method.eval_view()
     rows, weights = recorded_rows(run.saved, str(run.folder / SPLIT)), ""
     if rows is not None:
         try:

@@ -261,7 +261,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
         "metrics": dict(fit.metrics),
-        "weights_fingerprint": fingerprint(setup.method.headline()),
+        "weights_fingerprint": fingerprint(setup.method.main_network()),
         "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
     }
     if fit.finished:

@@ -130,7 +130,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         """Return whether ``--init-from`` loads whole runs, which keeps the projector."""
         return self.config.projector_init == "checkpoint"
 
-    def headline(self) -> TokenNetworkT:
+    def main_network(self) -> TokenNetworkT:
         """Return the student or the target, as the options choose."""
         return self.target if self.config.branch == "target" else self.network
 

@@ -79,7 +79,7 @@ class ContrastiveNetwork(PairedNetwork):
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
-        """Map two views (b, c, h, w) of the same images to projections (2b, head_dim), rows of ``first`` first.
+        """Map the ``first`` and ``second`` views (b, c, h, w) of images to projections (2b, head_dim), in this order.
 
         After ``reuse_frozen`` what is kept of views takes their place.
         """

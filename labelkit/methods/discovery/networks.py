@@ -65,7 +65,7 @@ class PairedNetwork(BackboneNetwork):
         return self._kept
 
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
-        """Map two views (b, c, h, w) of the same images to features (2b, d), rows of ``first`` first.
+        """Map the ``first`` and ``second`` views (b, c, h, w) of images to features (2b, d), in this order.
 
         After ``reuse_frozen`` what is kept of views takes their place.
 

@@ -82,7 +82,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Return the share of confined rows whose soft label and nearest mean disagree; NaN without any."""
+        """Return the share of rows near a mean whose soft label names another class, or NaN without any."""
         confined = sum(report.confined for report in self.per_class)
         return sum(report.disagreeing for report in self.per_class) / confined if confined else float("nan")
 

@@ -268,7 +268,7 @@ class StudentNetworks:
 
 @dataclass(frozen=True, slots=True)
 class StudentClock:
-    """Position in the run and process sums, for loss weights that change.
+    """Step and phase of the run, and sums over processes, from which loss weights are computed.
 
     Attributes:
         step: updates of the run that are finished, from 0.
@@ -417,7 +417,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
                 recalibrate_bn(network, state, self._rows)
         return {}
 
-    def headline(self) -> StudentNetwork:
+    def main_network(self) -> StudentNetwork:
         """Return the EMA network."""
         return self.chain.teacher
 

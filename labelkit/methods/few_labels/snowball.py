@@ -238,7 +238,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """Discover labels, start another generation or end growth, depending on how many predictions changed."""
-        growth, network = self.growth, self.headline()
+        growth, network = self.growth, self.main_network()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
         changed = growth.record_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
@@ -270,7 +270,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     def _discover(self, state: TrainState) -> tuple[int, bool]:
         """Give images labels; return how many, and whether there were too few."""
-        config, growth, rows, network = self.config, self.growth, self._rows, self.headline()
+        config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
         name = "teacher" if self.chain.master is None else "master"
         features = finite_features(network.embed, name, state, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
@@ -294,7 +294,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         add_discovered(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
 
-    def headline(self) -> StudentNetwork:
+    def main_network(self) -> StudentNetwork:
         """Return the master if it is formed, else the teacher."""
         return self.chain.master or self.chain.teacher
 

@@ -49,7 +49,7 @@ class ClassificationMonitor(Monitor):
                     found["top5_accuracy"] = share * top_k_accuracy(scores[possible], columns[possible], 5)
             return found
 
-        headline = method.headline()
+        headline = method.main_network()
         metrics = judge(headline)
         for name, network in method.evaluated_networks().items():
             metrics[f"{name}_accuracy"] = metrics["accuracy"] if network is headline else judge(network)["accuracy"]

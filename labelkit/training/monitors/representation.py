@@ -92,8 +92,8 @@ class RepresentationMonitor(Monitor):
         queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
         if not len(queries):
             return metrics
-        gallery = state.embed(method.headline().embed, self._known, FullPass(by_network=True)).numpy()
-        asked = state.embed(method.headline().embed, queries, FullPass(bank=bank)).numpy()
+        gallery = state.embed(method.main_network().embed, self._known, FullPass(by_network=True)).numpy()
+        asked = state.embed(method.main_network().embed, queries, FullPass(bank=bank)).numpy()
         if not state.is_main:
             return metrics
         known, wanted = self._truth[self._known], self._held_out.labels[queries]
