@@ -6,20 +6,20 @@ import _signal  # type: ignore[import-not-found]  # of CPython itself
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends the process without a traceback while Python loads
 
-from labelkit.cli.process import end, prepare
+from labelkit.cli.process import exit_process, prepare_streams
 from labelkit.errors import Interrupted
 
 
 def run() -> None:
     """Run the console script ``labelkit``, setting up the standard streams before any file is opened."""
-    prepare()
+    prepare_streams()
     try:
         from labelkit.cli.main import main
 
         code = main()
     except Interrupted as interrupted:  # between two lines of ours
         code = interrupted.exit_code
-    end(code)
+    exit_process(code)
 
 
 if __name__ == "__main__":

@@ -18,23 +18,23 @@ _OTHERS = {
 }
 
 
-def names() -> list[str]:
-    """Return the names that ``labelkit`` offers."""
+def public_names() -> list[str]:
+    """Return the public names of the ``labelkit`` package."""
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
 def find(name: str) -> object:
-    """Return the function or group of a command, or another name of the door; ``None`` if there is no such name."""
+    """Return the function, group or other object behind a public name of ``labelkit``, or ``None`` if there is none."""
     if name == "errors":
         return import_module("labelkit.errors")
     if name in _OTHERS:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():
         if python_name(word) == name:
-            return import_module("labelkit.api.functions").offered(word, entry)
+            return import_module("labelkit.api.functions").command_object(word, entry)
     return None
 
 
 def python_name(word: str) -> str:
-    """Return the name in Python of a word of the command line: ``ss_kmeans``, ``import_``."""
+    """Convert a command word to a Python name, such as ``ss_kmeans`` or ``import_``."""
     return "import_" if word == "import" else word.replace("-", "_")

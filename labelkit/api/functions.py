@@ -37,14 +37,14 @@ class _LogProgress(SilentProgress):
 
 @contextmanager
 def log_messages() -> Iterator[None]:
-    """Send messages for people to the logger, unless something else already shows progress."""
+    """Send progress messages to the logger inside a ``with`` block, unless something else shows progress."""
     progress = current_progress()
     with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
         yield
 
 
 class CommandGroup:
-    """The commands below one word, such as ``labelkit.train``: one function each."""
+    """Python functions of a command group, such as those of ``labelkit.train``."""
 
     def __init__(self, word: str, group: Group) -> None:
         self._word = word
@@ -68,13 +68,13 @@ class CommandGroup:
         return f"<labelkit.{self._word}: {', '.join(self)}>"
 
 
-def offered(word: str, entry: Command | Group) -> object:
-    """Return the object named ``labelkit.WORD``: a function, or a group of functions."""
+def command_object(word: str, entry: Command | Group) -> object:
+    """Return the Python object for a command word: a function or a group of functions."""
     return CommandGroup(word, entry) if isinstance(entry, Group) else function_of((word,), entry)
 
 
 def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
-    """Return the function of a command, with its signature and a docstring that explains every option."""
+    """Build the Python function of a command, with a signature and docstring for all of its options."""
     config_class = command.config_class()
 
     def function(**options: Any) -> Result:

@@ -25,7 +25,7 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
 
 class Network(nn.Module):
-    """A network that embeds images exactly as `labelkit embed` does, to the last bit.
+    """A PyTorch module that embeds images exactly as `labelkit embed` does, to the last bit.
 
     It is a module like any other: train it on, take its parts, move it to a GPU. Made by :func:`load_network`.
 
@@ -48,11 +48,11 @@ class Network(nn.Module):
         self.source = model.source
 
     def forward(self, images: Tensor) -> Tensor:
-        """Prepared images (b, c, size, size) float to embeddings (b, dim), not normalized."""
+        """Return the unnormalized embeddings (b, dim) of prepared float images (b, c, size, size)."""
         return self.network.embed(images)
 
     def prepare(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> Tensor:
-        """Return one image as the network takes it, (c, size, size) float32: resized, center cropped, normalized.
+        """Resize, center crop and normalize one image to the network's input, (c, size, size) float32.
 
         Args:
             image: a file, or (h, w, c) uint8 pixels with the channels of the network.
@@ -68,7 +68,7 @@ class Network(nn.Module):
         return (cut - mean) / std
 
     def embed(self, images: Images, *, batch_size: int = 64) -> Tensor:
-        """Prepare and embed images where the network is: (n, dim) float32 on the CPU, without gradients.
+        """Prepare and embed images without gradients, returning (n, dim) float32 on the CPU.
 
         Args:
             images: as for :meth:`prepare`.
@@ -111,7 +111,7 @@ def load_network(
     image_size: int | None = None,
     seed: int = 0,
 ) -> Network:
-    """Load a network in evaluation mode, on the CPU, as `labelkit embed` does with the same options.
+    """Load a network in evaluation mode on the CPU, as `labelkit embed` does with the same options.
 
     Args:
         checkpoint: run folder of `labelkit train`, or a checkpoint in it.

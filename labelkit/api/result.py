@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """Result of a command: values, tables and files.
+    """Result of a command: its values, tables and files.
 
     Attributes:
         values: everything that ``--json`` prints, by the same keys; paths are ``Path``. ``result["nmi"]`` is
@@ -28,7 +28,7 @@ class Result:
         self.tables = found.shown
 
     def to_json(self) -> dict[str, Any]:
-        """Return values for JSON: paths become strings, non-finite numbers ``None``."""
+        """Return the values as JSON types: strings for paths and ``None`` for non-finite numbers."""
         values: dict[str, Any] = json.loads(json_text(self.values))
         return values
 

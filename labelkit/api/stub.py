@@ -37,7 +37,7 @@ __version__: str
 
 
 def stub_text() -> str:
-    """Return the text of the stub."""
+    """Return the text of the type stub ``labelkit/__init__.pyi``."""
     parts = [_HEAD]
     for word, entry in COMMANDS.items():
         name = python_name(word)
@@ -78,7 +78,7 @@ def _type(annotation: object) -> str:
 
 
 def main() -> None:
-    """Write the stub."""
+    """Write the type stub ``labelkit/__init__.pyi``."""
     STUB.write_text(stub_text(), encoding="utf-8")
 
 

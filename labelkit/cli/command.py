@@ -15,7 +15,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from labelkit.cli.console import current_output, print_message, print_result
-from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
 from labelkit.options.base import (
     Fault,
@@ -46,7 +46,7 @@ def stage_command(
     presets_folder: Path | None = None,
     complete: Callable[[Collected[C]], Collected[C]] | None = None,
 ) -> Callable[[Callable[[C], None]], Command]:
-    """Turn a function of a config into a Typer command with one option per field.
+    """Create a Typer command with one option per config field from a function that takes the config.
 
     Args:
         config_class: the source of the options.
@@ -68,7 +68,7 @@ def stage_command(
 
 
 def run_command(command: StageCommand) -> Command:
-    """Build the Typer command of a row of the table: run its stage, print the result, then raise what is wrong."""
+    """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
     def run(config: StageConfig) -> None:
         result, fault = command.run(config)
@@ -83,7 +83,7 @@ def run_command(command: StageCommand) -> Command:
 def config_command(
     config_class: type[C], run: Callable[[Collected[C]], None], text: str, *, presets_folder: Path | None = None
 ) -> Command:
-    """Build a Typer command that collects the sources of a config and hands them to ``run``.
+    """Build a Typer command that merges the sources of a config and passes them to ``run``.
 
     Args:
         config_class: the source of the options.
@@ -102,7 +102,7 @@ def config_command(
 
     def command(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
-        with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
+        with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
             overrides, origins = _overrides(given)
@@ -132,7 +132,7 @@ def config_command(
 
 
 def escape_markup(text: str) -> str:
-    """Return text in which rich reads no markup."""
+    """Escape text so that rich reads no markup in it."""
     return text.replace("[", r"\[")
 
 

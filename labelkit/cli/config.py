@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import typer
 
 from labelkit.cli.command import config_command
-from labelkit.cli.console import current_output, json_text, print_line, printable
-from labelkit.cli.options import Command, is_named, listed, new_group, words_below
+from labelkit.cli.console import current_output, escape_control, json_text, print_line
+from labelkit.cli.options import Command, is_named, new_group, placeholder_command, words_below
 from labelkit.commands.table import all_commands
 from labelkit.options.base import StageConfig, in_presets
 from labelkit.options.presets import Collected, finish, parsed_values
@@ -17,9 +17,10 @@ REQUIRED = "required"
 
 
 def show_config(collected: Collected[StageConfig]) -> None:
-    """Print the resolved config: YAML that can be a preset or config file, with origins as comments.
+    """Print the resolved config as YAML, with the origin of each value as a comment.
 
-    Fields that a file may not set, and required ones that nobody set, stand behind a ``#``.
+    It can be a preset or config file. Fields that a file may not set, and required ones that nobody set, stand behind a
+    ``#``.
 
     Raises:
         ConfigError: what is set cannot be used.
@@ -59,7 +60,7 @@ def _yaml_lines(config_class: type[StageConfig], values: dict[str, object], orig
         return lines
     # One long value must not push all comments out of sight.
     width = min(max(len(line) for line in lines), 48)
-    return [f"{line.ljust(width)}  # {printable(origins[name])}" for name, line in zip(values, lines, strict=True)]
+    return [f"{line.ljust(width)}  # {escape_control(origins[name])}" for name, line in zip(values, lines, strict=True)]
 
 
 def _yaml_line(name: str, value: object) -> str:
@@ -78,12 +79,12 @@ def _config_command(command_words: tuple[str, ...], words: Sequence[str] | None)
         f"Example: labelkit config {command} > my.yaml"
     )
     if not is_named(command_words[-1], words):
-        return listed(text)
+        return placeholder_command(text)
     return config_command(all_commands()[command_words].config_class(), show_config, text)
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build ``labelkit config`` with one subcommand per stage command, as far as the words after it need."""
+    """Build the ``labelkit config`` app, with options only for the command named in ``words``."""
     app = new_group()
     groups: dict[str, list[tuple[str, ...]]] = {}
     for command_words in all_commands():

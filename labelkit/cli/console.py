@@ -22,7 +22,7 @@ from labelkit.formatting import Percent
 
 @dataclass
 class Output:
-    """Output options of this invocation, as set by the shared options."""
+    """Output options of the current invocation: JSON, quiet and verbose."""
 
     json: bool = False
     quiet: bool = False
@@ -33,13 +33,13 @@ _current: ContextVar[Output] = ContextVar("labelkit_output")
 
 
 def current_output() -> Output:
-    """Return the output options of this invocation."""
+    """Return the output options of the current invocation."""
     return _current.get(Output())
 
 
 @contextmanager
 def use_output(output: Output) -> Iterator[Output]:
-    """Use the output options ``output`` inside the ``with`` block."""
+    """Use other output options inside a ``with`` block."""
     token = _current.set(output)
     try:
         yield output
@@ -48,12 +48,12 @@ def use_output(output: Output) -> Iterator[Output]:
 
 
 def is_main_process() -> bool:
-    """Return whether this is the process of rank 0, or the only one."""
+    """Return whether this is the only process or the one of rank 0."""
     return os.environ.get("RANK", "0") in {"", "0"}
 
 
 def print_result(result: SimpleResult) -> None:
-    """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``).
+    """Print a result to stdout as tables and paths, as one JSON object (``--json``), or as paths only (``-q``).
 
     A result may have a ``text`` that stands in place of its tables.
 
@@ -80,7 +80,7 @@ def print_result(result: SimpleResult) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout: drawn on a terminal, else aligned text with whole cells."""
+    """Print a table to stdout, drawn on a terminal and as aligned text elsewhere."""
     if sys.stdout.isatty():
         _draw_table(table)
     else:
@@ -94,20 +94,20 @@ def print_line(text: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print an error to stderr, from every process; later lines stand under the first."""
+    """Print an error to stderr from any process, with later lines indented."""
     if not is_main_process():
         text = f"[process {os.environ['RANK']}] {text}"
-    write(f"error: {printable(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
+    write(f"error: {escape_control(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
 
 
 def print_message(text: str) -> None:
     """Print one line to stderr on the main process."""
     if is_main_process():
-        write(printable(text) + "\n", sys.stderr)
+        write(escape_control(text) + "\n", sys.stderr)
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write to a stream (stdout by default), whatever its encoding.
+    """Write text to a stream (stdout by default), whatever its encoding.
 
     Raises:
         Interrupted: the reader went away (``labelkit ... | head``).
@@ -131,7 +131,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
 
 
 def json_text(value: object) -> str:
-    """Return strict JSON in ASCII on one line; NaN and infinities become null.
+    """Serialize a value to strict one-line ASCII JSON, with NaN and infinities as null.
 
     Raises:
         TypeError: a value that JSON does not know.
@@ -140,12 +140,12 @@ def json_text(value: object) -> str:
 
 
 def plain_table(table: Table) -> str:
-    """Return a table as aligned text; numbers stand right, nothing is cut."""
+    """Format a table as aligned text, with numbers aligned right and no cell truncated."""
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     columns = [str(column) for column in table.columns]
     widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
     right = _numeric_columns(table)
-    lines = [printable(table.title)] if table.title else []
+    lines = [escape_control(table.title)] if table.title else []
     for line in [columns, *rows]:
         cells = [
             text.rjust(width) if is_number else text.ljust(width)
@@ -156,7 +156,7 @@ def plain_table(table: Table) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell as text: percent with one decimal, other floats with four digits, a dash for what is undefined.
+    """Format a table cell: percentages with one decimal, other floats with four digits, undefined values as a dash.
 
     Control characters are escaped.
     """
@@ -168,12 +168,12 @@ def cell_text(cell: Cell) -> str:
         return "-" if math.isnan(cell) else str(cell) if isinstance(cell, Percent) else f"{cell:.4g}"
     if isinstance(cell, int):
         return f"{cell:,}"
-    text = printable(str(cell)).replace("\n", "\\n")
+    text = escape_control(str(cell)).replace("\n", "\\n")
     return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are no text
 
 
-def printable(text: str) -> str:
-    """Return the text with control characters escaped, line ends and tabs aside.
+def escape_control(text: str) -> str:
+    """Escape the control characters of a text, except line ends and tabs.
 
     A file name must not drive a terminal.
     """
@@ -190,7 +190,7 @@ def _draw_table(table: Table) -> None:
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    drawing = Drawing(title=Text(printable(table.title)) if table.title else None, title_justify="left")
+    drawing = Drawing(title=Text(escape_control(table.title)) if table.title else None, title_justify="left")
     for column, is_number in zip(table.columns, _numeric_columns(table), strict=True):
         drawing.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:

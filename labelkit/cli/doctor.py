@@ -15,7 +15,7 @@ from pathlib import Path
 from labelkit import __version__
 from labelkit.cache import cache_folder
 from labelkit.cli.console import print_line, print_result
-from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
 
@@ -39,7 +39,7 @@ def version(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbo
 
     Example: labelkit version --json
     """
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         if quiet and not json:
             print_line(__version__)
             return
@@ -49,7 +49,7 @@ def version(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbo
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package, without importing it, or None."""
+    """Return the version of an installed package without importing it, or None."""
     try:
         return installed_version(package)
     except PackageNotFoundError:
@@ -71,7 +71,7 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
 
     Example: labelkit doctor
     """
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         checks = [
             _check_labelkit(),
             _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),

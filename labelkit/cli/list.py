@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from labelkit.cli.console import print_line, print_result
-from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, speaking
+from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, output_context
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
@@ -26,7 +26,7 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
     from labelkit.methods.registry import METHODS
     from labelkit.options.presets import available_presets
 
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
         _print_rows("methods", ("name", "summary", "presets"), rows, json=json, quiet=quiet)
 
@@ -38,7 +38,7 @@ def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose:
     """
     from labelkit.data.registry import DATASETS
 
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
         _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows, json=json, quiet=quiet)
 
@@ -66,7 +66,7 @@ def list_backbones(
     from labelkit.models.backbones.registry import list_backbones as backbone_names  # timm loads here, not in --help
     from labelkit.models.weights.published import describe_published
 
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         if counts:
             from labelkit.cli.list_backbones import count_backbones, used_backbones
 
@@ -108,7 +108,7 @@ def list_presets(
         preset_lines,
     )
 
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         found = [
             (" ".join(config_class.command), name, path)
             for config_class in CONFIG_CLASSES
@@ -138,7 +138,7 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
     """
     from labelkit.pipelines.reproduce.tables import available_tables, left_out, read_table
 
-    with speaking(json=json, quiet=quiet, verbose=verbose):
+    with output_context(json=json, quiet=quiet, verbose=verbose):
         tables = [read_table(name) for name in available_tables()]
         if quiet and not json:
             for table in tables:
@@ -155,7 +155,7 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build the part of ``labelkit list`` that the remaining words need."""
+    """Build the ``labelkit list`` app, with options only for the command named in ``words``."""
     return new_group(
         {
             "methods": list_methods,

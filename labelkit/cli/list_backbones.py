@@ -30,7 +30,7 @@ _COLUMNS = (
 
 
 def used_backbones() -> list[str]:
-    """List labelkit's own networks, then those of timm that a preset or ``--backbone auto`` names."""
+    """Return labelkit's own backbones and the timm ones named by a preset or ``--backbone auto``."""
     own = [*SMALL_VITS, *CONVNETS]
     tagged = set(list_backbones())
     known = tagged | {name.split(".", 1)[0] for name in tagged}
@@ -43,7 +43,7 @@ def used_backbones() -> list[str]:
 
 
 def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
-    """Count parameters and multiply-adds of a network for one color image of the size that is embedded.
+    """Count the parameters and multiply-adds of a backbone for one color image of the default embedding size.
 
     Returns:
         How images are prepared, as `labelkit embed` does, and the counts at this size.
@@ -61,7 +61,7 @@ def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
 
 
 def count_backbones(names: Sequence[str]) -> SimpleResult:
-    """Count networks, and show how images are prepared for them.
+    """Count parameters and multiply-adds of backbones, and list how their images are prepared.
 
     Args:
         names: as `list_backbones` has them.
@@ -116,7 +116,7 @@ def _colors(values: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NetworkCounts:
-    """Size and work of a network.
+    """Number of parameters and multiply-adds of a network, and its output shape.
 
     Attributes:
         parameters: numbers that training can change, frozen ones included; no running statistics.
@@ -131,7 +131,9 @@ class NetworkCounts:
 
 
 def count_network(network: nn.Module, shape: tuple[int, int, int]) -> NetworkCounts:
-    """Count while one image of zeros passes through, in evaluation mode; on the device ``meta`` nothing is computed.
+    """Count the parameters and multiply-adds of a network on one image of zeros.
+
+    In evaluation mode; on the device ``meta`` nothing is computed.
 
     Args:
         network: whose parameters all lie on one device; its mode is left as it was.

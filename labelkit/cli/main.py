@@ -20,7 +20,7 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import SETTINGS, is_named, listed, new_group, words_below
+from labelkit.cli.options import SETTINGS, is_named, new_group, placeholder_command, words_below
 from labelkit.cli.process import signals_interrupt
 from labelkit.commands.table import COMMANDS as _STAGES
 from labelkit.commands.table import Command, Group
@@ -116,7 +116,7 @@ COMMANDS: dict[str, Command | Group | _Own] = {
 
 
 def build_app(arguments: Sequence[str] | None) -> typer.Typer:
-    """Build the command line as far as these arguments need it.
+    """Build the command line app, with options only for the command named in the arguments.
 
     Args:
         arguments: what stands after ``labelkit``. Commands that they do not name appear in help only;
@@ -139,7 +139,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         for name in names:
             entry = COMMANDS[name]
             if not is_named(name, words):
-                app.command(name, short_help=entry.summary, rich_help_panel=panel)(listed(entry.summary))
+                app.command(name, short_help=entry.summary, rich_help_panel=panel)(placeholder_command(entry.summary))
             elif isinstance(entry, _Own):
                 _add_own(app, name, entry, panel, words_below(name, words))
             else:
@@ -153,7 +153,7 @@ def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, 
         app.command(name, short_help=entry.summary, rich_help_panel=panel)(command)
         return
     commands = {
-        below: _built(command) if is_named(below, words) else listed(command.help)
+        below: _built(command) if is_named(below, words) else placeholder_command(command.help)
         for below, command in entry.commands.items()
     }
     group = new_group(commands, words)
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
-    """Build an app, run it, and turn whatever happens into an exit code."""
+    """Build and run an app, and convert its outcome to an exit code."""
     with use_output(Output()) as output, signals_interrupt() as seen:
         try:
             try:

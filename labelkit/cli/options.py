@@ -39,7 +39,7 @@ VerboseOption = Annotated[
 
 class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the subcommand; an unknown method may be one of the user's own."""
+        """Return the subcommand, or raise an error that hints at own methods if a training method is unknown."""
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:  # Typer's error of usage, which is private
@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
-    """Return a group of subcommands with labelkit's settings.
+    """Return a Typer group of subcommands with labelkit's settings.
 
     Args:
         commands: by name, in the order of help.
@@ -70,24 +70,24 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
-        named = command if is_named(name, words) else listed(inspect.getdoc(command) or "")
+        named = command if is_named(name, words) else placeholder_command(inspect.getdoc(command) or "")
         group.command(name)(named)
     return group
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether these command-line words name this command or group; None names all."""
+    """Return whether command-line words start with this command or group name; ``None`` matches all."""
     return words is None or list(words[:1]) == [name]
 
 
 def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
-    """Return what follows this group among these words of a command line: none if they name another; None stays."""
+    """Return the command-line words after this group, () if they name another, or ``None`` for ``None``."""
     if words is None:
         return None
     return words[1:] if is_named(name, words) else ()
 
 
-def listed(text: str) -> Command:
+def placeholder_command(text: str) -> Command:
     """Return a placeholder command that appears in help but has no options and cannot be called."""
 
     def command() -> None:
@@ -98,8 +98,8 @@ def listed(text: str) -> Command:
 
 
 @contextmanager
-def speaking(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
-    """Apply the shared options to this invocation and let stages report their progress."""
+def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+    """Apply the shared output options and show progress inside a ``with`` block."""
     output = current_output()
     output.json, output.quiet, output.verbose = json, quiet, verbose
     handler = logging.StreamHandler(sys.stderr) if verbose else None

@@ -26,8 +26,8 @@ _writers: set[int] = set()
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def prepare() -> None:
-    """Make sure that descriptors 0 to 2 exist, and that full or closed ones do not count as a fault of a command."""
+def prepare_streams() -> None:
+    """Open missing standard streams, and tolerate full or closed ones."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -68,8 +68,8 @@ class _Messages(_Pipe):
             return memoryview(data).nbytes
 
 
-def end(code: int) -> NoReturn:
-    """Exit with a code; immediately if library threads would keep the process alive after a signal.
+def exit_process(code: int) -> NoReturn:
+    """Exit with a code, immediately if library threads would keep the process alive after a signal.
 
     Raises:
         SystemExit: always.
@@ -89,11 +89,12 @@ def end(code: int) -> NoReturn:
 
 @contextmanager
 def signals_interrupt() -> Iterator[list[int]]:
-    """Let SIGINT, SIGTERM and SIGHUP raise :class:`Interrupted`; a process that does not end soon is ended.
+    """Raise :class:`Interrupted` on SIGINT, SIGTERM and SIGHUP inside a ``with`` block.
 
-    A second signal ends the process at once. Whoever has taken a signal over, as training does to write a checkpoint,
-    is given its time by the first one, and this is said. While a module is imported, nothing is raised: libraries run
-    Python inside C++ then, where an exception aborts the process or is lost.
+    A process that does not end soon is ended. A second signal ends the process at once. Whoever has taken a signal
+    over, as training does to write a checkpoint, is given its time by the first one, and this is said. While a module
+    is imported, nothing is raised: libraries run Python inside C++ then, where an exception aborts the process or is
+    lost.
 
     Yields:
         The signal that was raised, if one was: what fails then fails because of it, whatever a library made of that.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from labelkit.cli.console import Output, is_main_process, print_message, printable
+from labelkit.cli.console import Output, escape_control, is_main_process, print_message
 from labelkit.progress import Progress, SilentProgress, Task
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 def progress_for(output: Output) -> Progress:
-    """Return the progress that fits the terminal and the options of this invocation."""
+    """Return the progress display for the terminal and output options."""
     if not is_main_process():
         return SilentProgress()
     if output.quiet:
@@ -32,15 +32,15 @@ def progress_for(output: Output) -> Progress:
 
 
 class WarningsOnly(SilentProgress):
-    """For ``-q``: warnings, nothing else."""
+    """Progress display that shows only warnings, for ``-q``."""
 
     def warning(self, text: str) -> None:
-        """Show a warning."""
+        """Print a warning."""
         print_message(f"warning: {text}")
 
 
 class LineProgress(SilentProgress):
-    """Print a line after a task has run for some seconds, and again at the same interval.
+    """Progress display that prints a line per task at regular intervals.
 
     Args:
         seconds: time between two lines of a task.
@@ -53,17 +53,17 @@ class LineProgress(SilentProgress):
 
     @contextmanager
     def task(self, description: str, total: int | None = None) -> Iterator[Task]:
-        """Open a piece of work."""
+        """Report the progress of a task inside a ``with`` block."""
         task = _LineTask(description, total, self._seconds, self._clock)
         yield task
         task.finish()
 
     def message(self, text: str) -> None:
-        """Show one line."""
+        """Print a message."""
         print_message(text)
 
     def warning(self, text: str) -> None:
-        """Show a warning."""
+        """Print a warning."""
         print_message(f"warning: {text}")
 
 
@@ -107,7 +107,7 @@ class _LineTask:
 
 
 class BarProgress:
-    """One bar per open task; messages scroll above them.
+    """Progress display with one bar per open task and messages above the bars.
 
     Bars are drawn when a task advances, not by a thread: a thread's locks would not survive the
     fork of data-loading processes.
@@ -118,13 +118,13 @@ class BarProgress:
 
     @contextmanager
     def task(self, description: str, total: int | None = None) -> Iterator[Task]:
-        """Open a bar; it goes away with its task."""
+        """Show a progress bar for a task inside a ``with`` block."""
         outermost = self._bars is None
         bars = self._bars or _new_bars()
         if outermost:
             self._bars = bars
             bars.start()
-        bar = bars.add_task(printable(description), total=total, info="")
+        bar = bars.add_task(escape_control(description), total=total, info="")
         try:
             yield _BarTask(bars, bar)
         finally:
@@ -135,15 +135,15 @@ class BarProgress:
                 self._bars = None
 
     def message(self, text: str) -> None:
-        """Show one line above the bars."""
+        """Print a message above the bars."""
         self._say(text)
 
     def warning(self, text: str) -> None:
-        """Show a warning above the bars."""
+        """Print a warning above the bars."""
         self._say(f"warning: {text}")
 
     def ask(self, question: str) -> str:
-        """Ask, if someone can type; Enter is the empty text."""
+        """Ask a question and return the typed answer, or an empty text on Enter or if nobody can type."""
         if not sys.stdin.isatty():
             return ""
         self._say(question)
@@ -153,7 +153,7 @@ class BarProgress:
         if self._bars is None:
             print_message(text)
         else:
-            self._bars.console.print(printable(text), markup=False, highlight=False)
+            self._bars.console.print(escape_control(text), markup=False, highlight=False)
 
 
 class _BarTask:
@@ -176,15 +176,15 @@ class _BarTask:
 
 
 def info_texts(info: dict[str, object]) -> list[str]:
-    """Return ``name value`` texts, floats with four digits."""
+    """Format values as ``name value`` texts, with floats in four digits."""
     return [
-        printable(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+        escape_control(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
         for name, value in info.items()
     ]
 
 
 def duration(seconds: float) -> str:
-    """Return a time span for people: ``8 s``, ``3.4 min``, ``2.1 h``."""
+    """Format a time span for people, such as ``8 s``, ``3.4 min`` or ``2.1 h``."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

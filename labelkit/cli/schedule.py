@@ -9,18 +9,18 @@ import typer
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
-from labelkit.cli.options import Command, is_named, listed, new_group
+from labelkit.cli.options import Command, is_named, new_group, placeholder_command
 from labelkit.commands.show.options import schedule_options, with_data_of_preset
 from labelkit.methods.registry import METHODS
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build ``labelkit show schedule`` as far as the words after it need."""
+    """Build the ``labelkit show schedule`` app, with options only for the method named in ``words``."""
     return new_group({name: _schedule_command(name, words) for name in METHODS}, words)
 
 
 def schedule_text(name: str) -> str:
-    """What ``labelkit show schedule`` with the name of a method says in its help."""
+    """Return the help text of ``labelkit show schedule`` for a method."""
     return (
         f"Show what `labelkit train {name}` with the same options would do, by the update.\n\n"
         f"Example: labelkit show schedule {name} --preset digits --out curves.png"
@@ -29,7 +29,7 @@ def schedule_text(name: str) -> str:
 
 def _schedule_command(name: str, words: Sequence[str] | None) -> Command:
     if not is_named(name, words):
-        return listed(schedule_text(name))
+        return placeholder_command(schedule_text(name))
 
     def run(config: Any) -> None:
         from labelkit.commands.show.schedule import show_schedule  # torch loads here, not in --help

@@ -15,7 +15,7 @@ from labelkit.options.training import RunConfig
 
 
 def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
-    """Return the input shape of the head; ``None`` when training on images."""
+    """Return the input shape of a head on stored embeddings, or ``None`` when training on images."""
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
     center = None if data.row_center is None else torch.from_numpy(data.row_center)
@@ -23,9 +23,9 @@ def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
 
 
 def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
-    """Return the weak view, which has noise alone, and the strong one; ``None`` where images are trained on.
+    """Return the weak and the strong view of stored embeddings, or ``None`` when training on images.
 
-    Where views are stored, both are one of these: a store keeps views of one kind.
+    The weak one has noise alone. Where views are stored, both are one of these: a store keeps views of one kind.
     """
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
@@ -40,7 +40,7 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
 
 
 def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
-    """Return channels and size of the images, weights, and what else the options say of the backbone.
+    """Collect the keyword arguments for building the backbone from the options and the data.
 
     Args:
         config: of a method that trains a backbone.

@@ -27,7 +27,7 @@ _TARGET = re.compile(r"[\w.]+:\w+")
 
 
 def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
-    """Import files or modules; return the methods of their tables, and where each comes from.
+    """Import a user's method files or modules and return their methods and sources.
 
     Args:
         named: their names, separated as in PATH; a file ends with ``.py``.

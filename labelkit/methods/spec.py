@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """One training method.
+    """Registry entry of a training method: summary, options class and method class.
 
     Attributes:
         summary: what it is for.
@@ -28,7 +28,7 @@ class MethodSpec:
 
     @property
     def config(self) -> type[RunConfig]:
-        """Its options; those of other methods are not imported."""
+        """Import and return the options class of this method only."""
         if not isinstance(self.options, str):
             return self.options
         module, _, name = self.options.partition(":")
@@ -36,7 +36,7 @@ class MethodSpec:
         return loaded
 
     def load(self) -> type[Method[Any]]:
-        """Import the method's class; this loads torch."""
+        """Import and return the method class, which imports torch."""
         if not isinstance(self.target, str):
             return self.target
         module, _, name = self.target.partition(":")
@@ -46,7 +46,7 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class OwnSource:
-    """Where a method of a user comes from.
+    """Name, path and digest of the file of a user's own method.
 
     Attributes:
         name: file name, or name of the module.

@@ -5,7 +5,7 @@ from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_bac
 from labelkit.models.backbones.resnet import cifar_resnet, resnet50
 from labelkit.models.backbones.vit import UnsupportedBackboneError
 from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
+from labelkit.models.ema import EMATeacher, StudentChain, ema_update, slow_copy
 from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
@@ -30,8 +30,8 @@ __all__ = [
     "build_backbone",
     "cifar_resnet",
     "default_align_blocks",
+    "ema_update",
     "fingerprint",
-    "follow",
     "freeze_backbone",
     "list_backbones",
     "load_weights_file",

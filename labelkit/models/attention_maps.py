@@ -24,10 +24,10 @@ from labelkit.models.paired_attention import BlockLog, KeyUpdate, check_blocks, 
 
 @dataclass(frozen=True, slots=True)
 class BlockAttention:
-    """Attention of the class token to the patches in one block; class and register tokens are left out.
+    """Attention maps from the class token to the patches in one transformer block, for teacher and student views.
 
-    A map is ``(b, heads, rows, columns)`` in at least float32. Its values are in [0, 1] and sum to what prefix tokens
-    leave over, so to less than 1.
+    Class and register tokens are left out. A map is ``(b, heads, rows, columns)`` in at least float32. Its values are
+    in [0, 1] and sum to what prefix tokens leave over, so to less than 1.
 
     Attributes:
         teacher: of the teacher's view in the plain forward pass, as at evaluation.
@@ -53,7 +53,7 @@ def attention_maps(
     update: KeyUpdate | None = None,
     align_blocks: Collection[int] = (),
 ) -> dict[int, BlockAttention]:
-    """Inspect the attention of both views, with and without the update of the teacher's keys.
+    """Compute the class-token attention of both views, with and without the update of the teacher's keys.
 
     Args:
         vit: timm ``VisionTransformer`` with a class token, in evaluation mode: nothing is dropped. The keys move

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[None]:
-    """Let batch normalization use the statistics of each batch and leave its running ones as they are.
+    """Normalize with the statistics of each batch inside a ``with`` block, leaving running statistics unchanged.
 
     Running statistics of a network that was never trained say nothing; those of a batch do. Everything else (dropout)
     keeps its mode, and so does normalization with ``keeps_statistics``, which is frozen.
@@ -40,14 +40,14 @@ def _total(value: Tensor) -> Tensor:
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization with the statistics of the images of all processes, on any device.
+    """Batch normalization with statistics over the images of all processes, on any device.
 
     So a step on several processes is that of one, to the last bits of float32. Torch's own (``SyncBatchNorm``) refuses
     CPUs. In ``batch_statistics``, and with a single process, it is the usual one.
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalize (b, c, h, w)."""
+        """Normalize maps (b, c, h, w)."""
         shared = self.training and self.track_running_stats and dist.is_initialized() and dist.get_world_size() > 1
         if not shared:
             return super().forward(images)
@@ -72,7 +72,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 def share_statistics(module: nn.Module) -> None:
-    """Let all two-dimensional batch normalization inside a module use the statistics of all processes, in place."""
+    """Replace every ``BatchNorm2d`` in a module by one that shares statistics across processes, in place."""
     for name, child in module.named_children():
         if type(child) is nn.BatchNorm2d:
             shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
@@ -84,7 +84,7 @@ def share_statistics(module: nn.Module) -> None:
 
 
 class StatisticsSum:
-    """Collects what batch normalization sees in a pass over images, to give it running statistics of them.
+    """Sums of batch statistics over a pass, from which running statistics of batch normalization are set.
 
     A mean over batches, each weighted by its images, of the mean and the variance of the batch: the cumulative average
     of torch (``momentum=None``), but for a last, smaller batch, and summed in float64 so that it can be shared out.
@@ -105,7 +105,7 @@ class StatisticsSum:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Inspect every batch that passes through the layers."""
+        """Add the statistics of every batch that passes through the layers inside a ``with`` block."""
         handles = [layer.register_forward_pre_hook(self._hook(number)) for number, layer in enumerate(self._layers)]
         try:
             yield
@@ -126,7 +126,7 @@ class StatisticsSum:
 
     @torch.no_grad()
     def apply(self, combine: Callable[[Tensor], Tensor] = lambda value: value) -> None:
-        """Write the averages into the layers' running statistics.
+        """Set the running statistics of the layers to the collected averages.
 
         Args:
             combine: sum over processes.

@@ -15,7 +15,7 @@ HeadT = TypeVar("HeadT", bound=nn.Module)
 
 
 class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
-    """Embeddings, and the scores of the classes from them.
+    """A backbone with an embedding layer and a classification head.
 
     Args:
         backbone: any name of ``build_backbone``.
@@ -50,26 +50,26 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
 
     @property
     def embed_dim(self) -> int:
-        """Width of the embedding."""
+        """Return the width of the embedding, d."""
         return self._dim
 
     @property
     def num_outputs(self) -> int:
-        """Classes."""
+        """Return the number of classes."""
         return self._num_classes
 
     def embed(self, images: Tensor) -> Tensor:
-        """Embeddings (b, d)."""
+        """Return the embeddings (b, d) of images (b, c, h, w)."""
         embeddings: Tensor = self.normalization(self.projection(self.backbone(images)))
         return embeddings
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Rows of the head that predicts, if it learns any."""
+        """Return the weight rows of the head that predicts, or nothing if it learns none."""
         head: nn.Module = self.head.heads[0] if isinstance(self.head, LinearHeads) else self.head
         weight = getattr(head, "weight", None)
         return {"head": weight} if isinstance(weight, nn.Parameter) else {}
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Scores (b, c) of the classes."""
+        """Return the class scores (b, c) of embeddings (b, d)."""
         scores: Tensor = self.head(embeddings)
         return scores

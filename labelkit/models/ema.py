@@ -12,13 +12,15 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def slow_copy(module: T) -> T:
-    """Return a copy without gradients and in float32: in bfloat16 a change of 0.1 % is lost in rounding."""
+    """Return a copy without gradients in float32, since bfloat16 would round away changes of 0.1 %."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 
 @torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, decay: float, *, buffers: Literal["copy", "counters"]) -> None:
-    r"""Move the parameters of a copy one step toward a network: :math:`t \leftarrow m t + (1 - m) s`.
+def ema_update(target: nn.Module, source: nn.Module, decay: float, *, buffers: Literal["copy", "counters"]) -> None:
+    r"""Update a target network by an exponential moving average: :math:`t \leftarrow m t + (1 - m) s`.
+
+    The parameters move one step toward the source.
 
     Args:
         target: what moves; its parameters are float32.
@@ -51,7 +53,7 @@ def _counters(tensors: dict[str, Tensor]) -> list[str]:
 
 
 class EMATeacher(nn.Module):
-    r"""A copy of a network whose weights follow it: :math:`t \leftarrow m t + (1 - m) s`.
+    r"""Exponential moving average of a network's weights: :math:`t \leftarrow m t + (1 - m) s`.
 
     The copy stays in evaluation mode, needs no gradients, and starts equal to the network.
     Buffers (running statistics, counters) are copied at each update, not averaged.
@@ -77,18 +79,18 @@ class EMATeacher(nn.Module):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode, whatever ``mode`` says."""
+        """Keep the teacher in evaluation mode, whatever ``mode`` is."""
         del mode
         return super().train(False)
 
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the copy on the arguments, without gradients."""
+        """Run the teacher on the arguments without gradients."""
         return self.module(*args, **kwargs)
 
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
-        """Move one step toward ``student``.
+        """Move the teacher's weights one EMA step toward ``student``.
 
         Args:
             student: a module with the parameters and buffers of the one copied.
@@ -96,14 +98,15 @@ class EMATeacher(nn.Module):
         Raises:
             ValueError: names of parameters or buffers differ.
         """
-        follow(self.module, student, self.decay, buffers="copy")
+        ema_update(self.module, student, self.decay, buffers="copy")
 
 
 class StudentChain(nn.Module, Generic[T]):
-    """A teacher that follows a student, and a master that follows the teacher once it is formed (snowball).
+    """A teacher that averages a student's weights, and a master that averages the teacher's (snowball).
 
-    Both are networks like the student and start equal to it. One that runs in training mode keeps the batch statistics
-    that it collects; one that never runs takes those of the network that it follows.
+    The master follows once it is formed. Both are networks like the student and start equal to it. One that runs in
+    training mode keeps the batch statistics that it collects; one that never runs takes those of the network that it
+    follows.
 
     Args:
         student: the network to follow; it is copied and not changed.
@@ -126,19 +129,19 @@ class StudentChain(nn.Module, Generic[T]):
 
     @property
     def master(self) -> T | None:
-        """The master if it is formed."""
+        """Return the master network, or ``None`` before it is formed."""
         if self._is_formed is None:
             self._is_formed = bool(self.has_master)
         return self.slow_master if self._is_formed else None
 
     @torch.no_grad()
     def restart(self, student: T) -> None:
-        """Make the teacher equal to the student again, in place."""
+        """Reset the teacher's weights to those of the student, in place."""
         self.teacher.load_state_dict(student.state_dict())
 
     @torch.no_grad()
     def form_master(self) -> None:
-        """Start the master as a copy of the teacher.
+        """Create the master as a copy of the teacher.
 
         Raises:
             ValueError: there is no room for one.
@@ -158,7 +161,7 @@ class StudentChain(nn.Module, Generic[T]):
         teacher_runs: bool,
         master_runs: bool = False,
     ) -> None:
-        """Move the teacher toward the student, then a formed master toward the teacher.
+        """Move the teacher toward the student by one EMA step, then a formed master toward the teacher.
 
         Args:
             student: after its step.
@@ -167,9 +170,9 @@ class StudentChain(nn.Module, Generic[T]):
             teacher_runs: the teacher ran in training mode in this step.
             master_runs: likewise the master.
         """
-        follow(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
+        ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:
-            follow(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
+            ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
 
 
 def _read_again(chain: nn.Module, keys: object) -> None:

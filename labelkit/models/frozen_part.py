@@ -21,31 +21,31 @@ from labelkit.models.weights.files import fingerprint
 
 
 class ReusablePart(ABC):
-    """What of a network is frozen, and what is kept of views of an image in their place."""
+    """Frozen part of a network whose outputs are computed once per view and cached in place of images."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def num_views(self) -> int | None:
-        """Views of an epoch that it is for; ``None``: any number."""
+        """Return the number of views per epoch that can be cached, or ``None`` for any number."""
 
     @abstractmethod
     def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """Say what is kept of a view, or of an image as it is examined outside of training (``None``); JSON values."""
+        """Return JSON values that name the cached layers of a view (``None``: an image outside of training)."""
 
     @abstractmethod
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """Return what is kept of images (b, c, h, w): (b, ...)."""
+        """Compute the outputs (b, ...) to cache for images (b, c, h, w)."""
 
     @abstractmethod
     def fingerprint(self, net: nn.Module) -> str:
-        """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
+        """Return a digest of the weights that the cached outputs depend on, 64 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenPart(ReusablePart):
-    """What is kept of two views of an image that a vision transformer gets.
+    """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image.
 
     Attributes:
         blocks: for first and second view, the blocks whose input is kept, in order; the depth of the network stands for
@@ -58,16 +58,16 @@ class FrozenPart(ReusablePart):
 
     @property
     def num_views(self) -> int | None:
-        """Two: what is kept of one depends on what the other does."""
+        """Return two: the tokens cached for one view depend on the other view."""
         return len(self.blocks)
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """Blocks, and whether tokens are pooled."""
+        """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
     @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """Return what is kept of images.
+        """Compute the tokens or pooled features to cache for images.
 
         Args:
             net: the network.
@@ -93,7 +93,7 @@ class FrozenPart(ReusablePart):
         return kept[:, 0] if view is None else kept
 
     def fingerprint(self, net: nn.Module) -> str:
-        """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
+        """Return a digest of the weights that the cached tokens depend on, 64 hexadecimal digits."""
         last = self.blocks[1][-1]
         state = net.state_dict()
         return fingerprint({name: state[name] for name in state if self.pooled or not _is_trained(name, last)})
@@ -102,7 +102,7 @@ class FrozenPart(ReusablePart):
 def find_frozen_part(
     vit: nn.Module, grad_from_block: int, moved_blocks: Collection[int] = (), train_stem: bool = False
 ) -> FrozenPart:
-    """Find what is frozen in paired training.
+    """Return which blocks of a ViT stay frozen in paired training and which tokens can be cached.
 
     Args:
         vit: a timm ``VisionTransformer``.
@@ -135,7 +135,7 @@ def find_frozen_part(
 
 
 def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
-    """Return the pooled features (b, f) of images of which `FrozenPart.keep` kept tokens without a view."""
+    """Compute the pooled features (b, f) from tokens that `FrozenPart.keep` cached without a view."""
     net: Any = vit
     made = tokens.float()
     if part.pooled:
@@ -149,7 +149,7 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
 
 
 def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
-    """Return the shape of what is kept of one image, from a pass of one."""
+    """Return the shape of the cached output of one image, found by a forward pass."""
     device = next(net.parameters()).device
     blank = torch.zeros((1, channels, image_size, image_size), device=device)
     return tuple(part.keep(net, blank, view).shape[1:])

@@ -10,7 +10,7 @@ from labelkit.models.inference import InferenceNetwork, InputSpec
 
 
 class HeadedNetwork(InferenceNetwork):
-    """Images through the network that made the rows of a store, then through what was trained on these rows.
+    """A network that embeds images, followed by a head that was trained on stored embeddings.
 
     Args:
         base: what made the rows.
@@ -28,39 +28,39 @@ class HeadedNetwork(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """As of the network that made the rows."""
+        """Return the input specification of the network below the head."""
         return self.base.input_spec
 
     @property
     def embed_dim(self) -> int:
-        """Width of the head's embedding."""
+        """Return the width of the head's embedding."""
         return self.head.embed_dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """Both names; layer and pooling of the rows, and what the head takes."""
+        """Return the joined names and layers of network and head, and the network's pooling."""
         return headed_identity(self.base.identity, self.head)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) to embeddings (b, d)."""
+        """Return the embeddings (b, d) of images (b, c, h, w)."""
         return self.head.embed(self.base.embed(images).float())
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Embeddings (b, d) to the head's logits."""
+        """Return the head's logits for embeddings (b, d)."""
         return self.head.classify(embeddings)
 
     @property
     def num_outputs(self) -> int:
-        """Columns of ``classify``."""
+        """Return the number of columns of ``classify``."""
         return self.head.num_outputs
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Those of the head."""
+        """Return the class vectors of the head."""
         return self.head.class_vectors()
 
 
 def headed_identity(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:
-    """Return ``name``, ``layer`` and ``pooling`` of rows of a network that went through a head."""
+    """Return ``name``, ``layer`` and ``pooling`` of embeddings from a network followed by a head."""
     own = head.identity
     return {
         "name": f"{base['name']}+{own['name']}",

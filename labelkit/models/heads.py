@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class LinearHeads(nn.Module):
-    """One or more linear classifiers on the same features; the first one predicts.
+    """One or more linear classifiers on the same features, of which the first predicts.
 
     Two heads let a consistency loss and a classification loss disagree (``CuriousAI/mean-teacher``).
 
@@ -37,18 +37,18 @@ class LinearHeads(nn.Module):
             raise ValueError(f"dim {dim}, num_classes {num_classes} and num_heads {num_heads} must be >= 1")
         self.heads = nn.ModuleList(nn.Linear(dim, num_classes) for _ in range(num_heads))
 
-    def every(self, features: Tensor) -> tuple[Tensor, ...]:
-        """Features (b, f) to one (b, c) of logits per head."""
+    def all_logits(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits (b, c) of every head for features (b, f)."""
         return tuple(head(features) for head in self.heads)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the first head's logits, (b, c)."""
+        """Return the logits (b, c) of the first head for features (b, f)."""
         logits: Tensor = self.heads[0](features)
         return logits
 
 
 class CosineClassifier(nn.Module):
-    """Cosine similarity of features to one learned prototype per class.
+    """Cosine classifier with one learned prototype per class.
 
     Args:
         dim: feature width f, >= 1.
@@ -74,7 +74,7 @@ class CosineClassifier(nn.Module):
         self.prototypes = nn.Linear(dim, num_classes, bias=False).weight
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the cosines, (b, c)."""
+        """Return the cosine similarities (b, c) of features to the prototypes."""
         # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times.
         with without_autocast(features):
             features = F.normalize(promote(features), dim=-1)
@@ -82,7 +82,7 @@ class CosineClassifier(nn.Module):
 
 
 class Projector(nn.Module):
-    """Three linear layers with GELU between, no normalization: the contrastive space.
+    """Projection head of three linear layers with GELU in between and no normalization.
 
     Args:
         dim: width of the features, f.
@@ -112,7 +112,7 @@ class Projector(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the projections, (b, d)."""
+        """Return the projections (b, d) of features (b, f)."""
         hidden = F.gelu(self.hidden1(features))
         hidden = F.gelu(self.hidden2(hidden))
         projections: Tensor = self.output(hidden)
@@ -120,7 +120,7 @@ class Projector(nn.Module):
 
 
 class DirectionLayer(nn.Module):
-    r"""A linear layer without bias on unit vectors, each row a direction and a length.
+    r"""Weight-normalized linear layer without bias on unit vectors.
 
     .. math:: a_k = g_k \frac{v_k^\top z}{\|v_k\| \|z\|}
 
@@ -152,7 +152,7 @@ class DirectionLayer(nn.Module):
         self.lengths = nn.Parameter(torch.ones(num_outputs, 1)) if learn_lengths else None
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return the outputs, (n, k)."""
+        """Return the outputs (n, k) for vectors (n, d)."""
         # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times
         with without_autocast(vectors):
             unit = F.normalize(promote(vectors), dim=-1)

@@ -19,7 +19,7 @@ from labelkit.models.weights.published import recorded_name
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What images must look like.
+    """Input format of a network: image size, channels, normalization and resize ratio.
 
     Attributes:
         size: height and width in pixels.
@@ -36,29 +36,29 @@ class InputSpec:
 
 
 class InferenceNetwork(nn.Module, ABC):
-    """A network that turns images into embeddings, and perhaps into logits."""
+    """Base class of networks that turn images into embeddings and, with a classifier, logits."""
 
     @property
     @abstractmethod
     def input_spec(self) -> InputSpec:
-        """What images must look like."""
+        """Return the image size, channels and normalization that the network expects."""
 
     @property
     @abstractmethod
     def embed_dim(self) -> int:
-        """Width of an embedding, d."""
+        """Return the width of an embedding, d."""
 
     @property
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """``name``, ``layer`` and ``pooling`` of the embeddings."""
+        """Return the ``name``, ``layer`` and ``pooling`` that stores record for the embeddings."""
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) to embeddings (b, d), not normalized."""
+        """Return the unnormalized embeddings (b, d) of images (b, c, h, w)."""
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Compute features of each position, (b, rows, cols, w), not normalized, from images (b, c, h, w).
+        """Compute unnormalized features (b, rows, cols, w) of each position of images (b, c, h, w).
 
         Args:
             images: prepared as for ``embed``; of another size where the network can take it.
@@ -71,30 +71,30 @@ class InferenceNetwork(nn.Module, ABC):
         raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``embed`` and ``patch_features`` give, in one pass where the network can."""
+        """Return the results of ``embed`` and ``patch_features``, in one pass where the network can."""
         return self.embed(images), self.patch_features(images)
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """``name`` and ``layer`` of the patch features."""
+        """Return the ``name`` and ``layer`` that stores record for the patch features."""
         return {"name": self.identity["name"], "layer": "backbone"}
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Embeddings (b, d) to logits (b, ``num_outputs``)."""
+        """Return the logits (b, ``num_outputs``) of embeddings (b, d)."""
         return embeddings.new_zeros((len(embeddings), 0))
 
     @property
     def num_outputs(self) -> int:
-        """Columns of ``classify``; 0 without a classifier."""
+        """Return the number of columns of ``classify``, or 0 without a classifier."""
         return 0
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Learned vectors (k, ...) of classes, clusters or objects, by name, which are useless when alike."""
+        """Return learned vectors (k, ...) of classes, clusters or objects by name, useless when alike."""
         return {}
 
 
 class BackboneOptions(TypedDict, total=False):
-    """What a network asks of the backbone that it is built on.
+    """Keyword arguments that configure the backbone of a network.
 
     Attributes:
         in_channels: 1 or 3; by default 3.
@@ -117,7 +117,7 @@ class BackboneOptions(TypedDict, total=False):
 
 
 class BackboneNetwork(InferenceNetwork):
-    """A backbone whose pooled features are the embedding: alone, or under what a method trains on it.
+    """A network whose embedding is the pooled features of its backbone, and the base of networks that methods train.
 
     Args:
         name: as for ``build_backbone``.
@@ -157,39 +157,39 @@ class BackboneNetwork(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """As the backbone was made for, but for mean and std that were given."""
+        """Return the backbone's input specification, with the provided mean and std if any."""
         info = self.backbone.info
         ratio = 1 / info.crop_pct if self.crops else 1.0
         return InputSpec(info.image_size, info.in_channels, self._mean, self._std, ratio)
 
     @property
     def embed_dim(self) -> int:
-        """Width of the features."""
+        """Return the width of the pooled features."""
         return self.backbone.info.feature_dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """The backbone's name and pooling, and the layer; weights of a file are not called published ones."""
+        """Return the backbone's name (marked if its weights are not published ones), pooling and layer."""
         backbone = self.backbone
         name = recorded_name(backbone.info.name, backbone.weights_sha256, backbone.source)
         return {"name": name, "layer": self.layer, "pooling": backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pooled features (b, d)."""
+        """Return the pooled features (b, d) of images (b, c, h, w)."""
         features: Tensor = self.backbone(images)
         return features
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Features of each place (b, rows, cols, w) of the backbone; see `Backbone.patch_features`."""
+        """Return the features (b, rows, cols, w) of `Backbone.patch_features` at each position."""
         return self.backbone.patch_features(images)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``embed`` and ``patch_features`` give, in one pass of the backbone."""
+        """Return the results of ``embed`` and ``patch_features`` in one pass of the backbone."""
         return self.backbone.with_patches(images, self.embed)
 
 
 class PixelNetwork(InferenceNetwork):
-    """The resized image itself, row by row: the baseline under every learned embedding.
+    """Baseline whose embedding is the flattened pixels of the resized image.
 
     Args:
         size: height and width in pixels.
@@ -204,26 +204,26 @@ class PixelNetwork(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """Values in [0, 1]."""
+        """Return the input specification, with pixel values left in [0, 1]."""
         return self._spec
 
     @property
     def embed_dim(self) -> int:
-        """Number of values in an image."""
+        """Return the number of pixel values in an image."""
         return self._spec.channels * self._spec.size**2
 
     @property
     def identity(self) -> dict[str, str]:
-        """Nothing but pixels."""
+        """Return the fixed identity of raw pixels."""
         return {"name": "pixels", "layer": "input", "pooling": "none"}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Flatten."""
+        """Flatten images (b, c, h, w) to (b, c h w)."""
         return images.flatten(1)
 
 
 def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
-    """Return one value for each channel, from one for each, one for all, or the default.
+    """Expand a single value, values per channel or the default to one value per channel.
 
     Raises:
         ValueError: another number of values.

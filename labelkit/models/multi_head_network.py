@@ -15,7 +15,7 @@ NUM_ROTATIONS = 4
 
 
 class MultiHeadNetwork(BackboneNetwork):
-    """Features, and the logits of every head from them; two methods, never a switch.
+    """A backbone with several linear clustering heads, and optionally a head that predicts rotations.
 
     Args:
         backbone: any name of ``build_backbone``.
@@ -49,22 +49,22 @@ class MultiHeadNetwork(BackboneNetwork):
                     nn.init.zeros_(head.bias)  # type: ignore[arg-type] # likewise
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Clusters of every head."""
+        """Return the cluster vectors (k, d) of every head by name."""
         return {f"head{number}": head.get_parameter("weight") for number, head in enumerate(self.heads)}
 
     def head_logits(self, features: Tensor) -> list[Tensor]:
-        """Features (b, d) to the logits (b, k) of every head."""
+        """Return the logits (b, k) of every head for features (b, d)."""
         return [head(features) for head in self.heads]
 
     def rotation_logits(self, features: Tensor) -> Tensor:
-        """Features (b, d) to the logits (b, 4) of the rotations by 0, 90, 180 and 270 degrees."""
+        """Return the logits (b, 4) of the rotations by 0, 90, 180 and 270 degrees for features (b, d)."""
         assert self.rotation is not None
         logits: Tensor = self.rotation(features)
         return logits
 
 
 def rotations(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn square images (b, c, h, h) by 0, 90, 180 and 270 degrees.
+    """Rotate square images (b, c, h, h) by 0, 90, 180 and 270 degrees.
 
     Returns:
         (4b, c, h, h), the first b unchanged, and (4b,) int64 number of quarter turns.

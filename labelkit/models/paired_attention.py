@@ -30,11 +30,11 @@ from labelkit.models.backbones.vit import (
     check_vision_transformer,
     class_attention,
     class_token_block,
+    compute_queries,
     embed_tokens,
     has_key_norm,
     key_projection,
     pools_class_token,
-    queries_of,
     split_qkv,
 )
 from labelkit.models.frozen_part import FrozenPart
@@ -44,7 +44,7 @@ BlockLog = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class KeyUpdate:
-    """How the teacher's keys move; see `labelkit.algorithms.attention.attention_update`.
+    """Parameters of the update of the teacher's keys, `labelkit.algorithms.attention.attention_update`.
 
     Attributes:
         alpha: weight of the key norms in the energy, >= 0.
@@ -71,7 +71,7 @@ class KeyUpdate:
             raise ValueError(f"space must be 'key', 'token' or 'literal', got {self.space!r}")
 
     def beta_for(self, head_dim: int) -> float:
-        """Return beta as a number for heads of width ``head_dim``."""
+        """Return the numeric value of beta for heads of width ``head_dim``."""
         return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
 
 
@@ -90,7 +90,7 @@ def paired_forward(
     collect_blocks: Collection[int] = (),
     kept: FrozenPart | None = None,
 ) -> Tensor:
-    """Return the pooled features of both views, the teacher's keys moved in the aligned blocks.
+    """Compute the pooled features of both views, with the teacher's keys updated in the aligned blocks.
 
     The network is used as it is: no hooks, no replaced methods. In evaluation mode, without
     ``update``, or without ``align_blocks`` this is the plain forward pass of both views.
@@ -191,7 +191,7 @@ def paired_forward(
 def freeze_backbone(
     vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
 ) -> list[str]:
-    """Leave only the blocks from ``grad_from_block`` on trainable.
+    """Freeze all of a ViT but the blocks from ``grad_from_block`` on.
 
     Everything else is frozen, the final norm, class token, position embeddings and patch
     embedding included, unless ``train_stem``.
@@ -235,7 +235,7 @@ def freeze_backbone(
 
 
 def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[int, ...]:
-    """Return the blocks to align in a network of ``depth`` blocks, 0-based and sorted.
+    """Return the sorted 0-based blocks to align in a network of ``depth`` blocks.
 
     Args:
         depth: number of blocks, >= 1.
@@ -252,7 +252,7 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
 
 
 def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
-    """Return block indices sorted and without repetition.
+    """Check that block indices exist and return them sorted without repetition.
 
     Args:
         blocks: 0-based indices.
@@ -281,7 +281,7 @@ def paired_block(
     attention: list[Tensor] | None = None,
     others: Tensor | None = None,
 ) -> Tensor:
-    """Run timm's ``Block`` with the first half's keys moved toward the second half's queries.
+    """Run a timm ``Block`` with the keys of the first half (teacher) moved toward the second half's queries.
 
     Args:
         vit: a network that `check_vision_transformer` has let pass for this block.
@@ -302,7 +302,7 @@ def paired_block(
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
     half = len(keys) // 2 if others is None else len(keys)
-    student_queries = queries[half:] if others is None else queries_of(block.attn, block.norm1(others))
+    student_queries = queries[half:] if others is None else compute_queries(block.attn, block.norm1(others))
     if pair is not None:
         pair.extend((keys[:half], student_queries))
     beta = update.beta_for(keys.shape[-1])

@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, patches_of
+from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, find_patch_embedding
 
 # of torch's messages about convolutions and pools
 _TOO_SMALL = ("output size is too small", "greater than actual input size")
 
 
 def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
-    """Return the last feature map of a network.
+    """Return the last feature map (b, rows, cols, f) of a network for images.
 
     Args:
         net: has timm's ``forward_features``.
@@ -49,7 +49,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
 
 
 def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
-    """Bring what ``forward_features`` made of images into rows and columns.
+    """Reshape the output of ``forward_features`` to a feature map (b, rows, cols, f).
 
     Args:
         net: the network.
@@ -77,14 +77,14 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
 
 
 def no_feature_map(name: str, problem: str) -> UnsupportedBackboneError:
-    """Return the error of a network without a feature map."""
+    """Return the error for a network without a feature map."""
     remedy = "Choose a vision transformer or a convolutional network, e.g. vit_small_patch16_224.dino or resnet18."
     return UnsupportedBackboneError(name, f"has no feature map: {problem}", remedy)
 
 
 def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] | None:
     """Rows and columns of patches; ``None`` for networks that do not cut images into patches."""
-    patches = patches_of(net)
+    patches = find_patch_embedding(net)
     if patches is None:
         return None
     size, (height, width) = images.shape[-2:], patches.patch_size
@@ -97,7 +97,7 @@ def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] 
 
 
 def size_error(name: str, images: Tensor, problem: str) -> ConfigError:
-    """Return the error of images (b, c, h, w) of a size that a network cannot take."""
+    """Return the error for images (b, c, h, w) whose size a network cannot process."""
     height, width = images.shape[-2:]
     return ConfigError("--image-size", f"{height} x {width} pixels {problem} for {name}", "Choose another size.")
 

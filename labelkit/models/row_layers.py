@@ -19,7 +19,7 @@ from labelkit.models.seeding import seeded_init
 
 @dataclass(frozen=True)
 class RowShape:
-    """What the network is made for.
+    """Size of the network that is trained on stored embeddings: input width, layers and center.
 
     Attributes:
         dim: numbers in a row, d.
@@ -35,7 +35,7 @@ class RowShape:
 
 
 class RowLayers(nn.Module):
-    """Rows brought to length 1 and centered, plus what the layers make of them.
+    """Residual MLP on embeddings that are normalized to unit length and centered.
 
     Args:
         shape: see `RowShape`.
@@ -64,7 +64,7 @@ class RowLayers(nn.Module):
         nn.init.zeros_(last.bias)
 
     def forward_features(self, rows: Tensor) -> Tensor:
-        """Rows (b, d) to features (b, d)."""
+        """Map embeddings (b, d) to features (b, d)."""
         # about 1 in size, as layers expect it
         centered = (F.normalize(rows, dim=1) - self.center) * rows.shape[1] ** 0.5
         hidden = centered
@@ -74,17 +74,17 @@ class RowLayers(nn.Module):
         return features
 
     def forward_head(self, features: Tensor, *, pre_logits: bool) -> Tensor:
-        """Return the features: there is nothing to pool."""
+        """Return the features unchanged, since there is nothing to pool."""
         del pre_logits
         return features
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows (b, d) to features (b, d)."""
+        """Map embeddings (b, d) to features (b, d)."""
         return self.forward_features(rows)
 
 
 def build_row_backbone(shape: RowShape, seed: int) -> Backbone:
-    """Return the network in the place of a backbone: its image is a row, of one pixel with d channels."""
+    """Build a small network that takes stored embeddings, as images of one pixel with d channels."""
     with seeded_init(seed):
         layers = RowLayers(shape)
     name = f"head-{shape.layers}x{shape.width or shape.dim}"

@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Draw what modules built inside draw on the CPU from ``seed``; restore the generator after.
+    """Draw initial weights on the CPU from ``seed`` inside a ``with`` block, and restore the generator after.
 
     Args:
         seed: in ``[0, 2**63)``. The same seed gives the same weights wherever this runs.

@@ -25,7 +25,7 @@ SIDE_BY_SIDE = "backbones side by side"
 
 
 class SideBySide(InferenceNetwork):
-    """Several networks on the same images; each resizes and normalizes them as it was trained.
+    """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
 
     Args:
         networks: two or more, of as many channels.
@@ -43,22 +43,22 @@ class SideBySide(InferenceNetwork):
 
     @property
     def members(self) -> list[BackboneNetwork]:
-        """The networks, in the order of their names."""
+        """Return the networks in the order of their names."""
         return [network for network in self.networks if isinstance(network, BackboneNetwork)]
 
     @property
     def input_spec(self) -> InputSpec:
-        """The largest input of them; values in [0, 1]."""
+        """Return the largest input size of the networks, with pixel values left in [0, 1]."""
         return self._spec
 
     @property
     def embed_dim(self) -> int:
-        """The sum of their widths."""
+        """Return the sum of the networks' embedding widths."""
         return sum(network.embed_dim for network in self.members)
 
     @property
     def identity(self) -> dict[str, str]:
-        """Their names and poolings, in order."""
+        """Return the joined names and poolings of the networks, in order."""
         parts = [network.identity for network in self.members]
         return {
             "name": SEPARATOR.join(part["name"] for part in parts),
@@ -67,7 +67,7 @@ class SideBySide(InferenceNetwork):
         }
 
     def embed(self, images: Tensor) -> Tensor:
-        """Embed images (b, c, h, w) in [0, 1]; return the concatenated unit embeddings (b, d)."""
+        """Return the concatenated unit embeddings (b, d) of images (b, c, h, w) in [0, 1]."""
         rows = []
         for number, network in enumerate(self.members):
             size = network.input_spec.size
@@ -83,7 +83,7 @@ _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 
 
 class JoinedTokens(InferenceNetwork):
-    """A network whose embedding is replaced by class tokens of its last blocks, and perhaps the mean of the patches.
+    """A ViT whose embedding concatenates class tokens of its last blocks and optionally the mean of the patches.
 
     Args:
         inner: a network on a plain ViT.
@@ -111,22 +111,22 @@ class JoinedTokens(InferenceNetwork):
 
     @property
     def input_spec(self) -> InputSpec:
-        """As of the network."""
+        """Return the input specification of the underlying network."""
         return self.inner.input_spec
 
     @property
     def embed_dim(self) -> int:
-        """The width of a token for each of them."""
+        """Return the token width times the number of concatenated tokens."""
         return self._backbone_info.feature_dim * (self.last_blocks + self.mean_patch)
 
     @property
     def identity(self) -> dict[str, str]:
-        """The network's name and pooling, and which tokens."""
+        """Return the network's name and pooling, and a layer name that lists the concatenated tokens."""
         layer = f"class tokens of {self.last_blocks} block{'s' if self.last_blocks > 1 else ''}"
         return {**self.inner.identity, "layer": layer + (" and mean patch" if self.mean_patch else "")}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) to tokens side by side (b, d)."""
+        """Return the concatenated tokens (b, d) of images (b, c, h, w)."""
         tokens = block_tokens(self._net, images, self.last_blocks)
         parts = [classes for classes, _ in tokens]
         if self.mean_patch:
@@ -134,12 +134,12 @@ class JoinedTokens(InferenceNetwork):
         return torch.cat(parts, dim=1)
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Those of the network."""
+        """Return the patch features of the underlying network."""
         return self.inner.patch_features(images)
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """That of the network."""
+        """Return the patch identity of the underlying network."""
         return self.inner.patch_identity
 
     @property
@@ -150,6 +150,6 @@ class JoinedTokens(InferenceNetwork):
 
 
 def joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Return ``last_blocks`` and ``mean_patch`` of an embedding's layer; ``None`` if it is another one."""
+    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of `JoinedTokens`; ``None`` for other layers."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)

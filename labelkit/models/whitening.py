@@ -19,7 +19,7 @@ _FLAT, _BLOCK = 1e-8, 4096
 
 
 def normalize_contrast(rows: Tensor) -> Tensor:
-    """Subtract the mean of each row and give it length 55; a row of equal values becomes 0.
+    """Center each row and scale it to length 55; a row of equal values becomes 0.
 
     Args:
         rows: (n, p) float.
@@ -30,7 +30,7 @@ def normalize_contrast(rows: Tensor) -> Tensor:
 
 
 def zca(rows: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return mean m and symmetric matrix W of ZCA: :math:`W = (C + b I)^{-1/2}`, C the covariance (n - 1), b = 0.1.
+    r"""Compute the mean m and the ZCA matrix :math:`W = (C + b I)^{-1/2}` of rows; C the covariance (n - 1), b = 0.1.
 
     Args:
         rows: (n, p) float, n >= 2.
@@ -58,7 +58,7 @@ def _blocks(rows: Tensor) -> list[Tensor]:
 
 
 class Whitening(nn.Module):
-    """Contrast normalization, ZCA, and noise in training mode; before `set_statistics` the ZCA does nothing.
+    """Contrast normalization and ZCA whitening of images, with noise in training; no ZCA before `set_statistics`.
 
     Args:
         shape: channels, height and width of the images.
@@ -87,16 +87,16 @@ class Whitening(nn.Module):
         self.matrix: Tensor = nn.Buffer(torch.eye(count))
 
     def contrast_rows(self, images: Tensor) -> Tensor:
-        """Images to rows (b, p) of normalized contrast, which `set_statistics` takes."""
+        """Flatten images to contrast-normalized rows (b, p), the input of `zca`."""
         return normalize_contrast((promote(images) * self.std + self.mean).flatten(1))
 
     def set_statistics(self, center: Tensor, matrix: Tensor) -> None:
-        """Set the whitening to (p,) and (p, p) of `zca`."""
+        """Set the mean (p,) and the matrix (p, p) of the whitening, as computed by `zca`."""
         self.center.copy_(center)
         self.matrix.copy_(matrix)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Whiten."""
+        """Return the whitened images, of the same shape."""
         with without_autocast(images):
             rows = (self.contrast_rows(images) - self.center) @ self.matrix
             if self.training and self.noise > 0:

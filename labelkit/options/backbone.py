@@ -16,7 +16,7 @@ _REUSE = option("Model")
 
 
 class ReuseOptions(StageConfig):
-    """A method that freezes the first part of its network."""
+    """Options of methods that freeze the first part of their network and can cache its outputs."""
 
     reuse_frozen: int | None = Field(
         None,
@@ -46,7 +46,7 @@ class ReuseOptions(StageConfig):
 
     @property
     def max_disk_bytes(self) -> int | None:
-        """The bound in bytes; None without one."""
+        """Return the disk limit of the cache in bytes, or ``None`` without one."""
         return None if self.max_disk is None else size_bytes(self.max_disk)
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class ReuseOptions(StageConfig):
 
 
 class FreezeOptions(ReuseOptions):
-    """A method that can leave the first stages of its network as they are."""
+    """Options of methods that can freeze the first stages of their network."""
 
     freeze_stages: int = Field(
         0,
@@ -82,7 +82,7 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
 class BackboneOptions(StageConfig):
-    """A method that trains a backbone."""
+    """Backbone options of methods that train a backbone."""
 
     backbone: str = Field("resnet50", description="Backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
     pretrained: bool = Field(
@@ -101,12 +101,12 @@ class BackboneOptions(StageConfig):
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested value."""
+        """Return the requested side of a view in pixels, or ``None`` for the backbone's."""
         return self.image_size
 
 
 class PixelOptions(StageConfig):
-    """How pixels are normalized, where the backbone's own way is not what was published."""
+    """Options for the pixel mean and standard deviation, where published code differs from the backbone's."""
 
     pixel_mean: tuple[float, ...] | None = Field(
         None,
@@ -131,7 +131,7 @@ class PixelOptions(StageConfig):
 
 
 class BackboneRunConfig(BackboneOptions, RunConfig):
-    """Backbone and held-out images."""
+    """Options of a training run with a backbone and held-out images."""
 
     eval_split: str = Field(
         "auto",
@@ -142,7 +142,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     @property
     def judging_split(self) -> str | None:
-        """As asked for; ``None`` for none."""
+        """Return the split for evaluation, or ``None`` for none."""
         return None if self.eval_split == "none" else self.eval_split
 
     @field_validator("eval_split")
@@ -154,4 +154,4 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
 
 class BackboneTrainConfig(PixelOptions, BackboneRunConfig, TrainConfig):
-    """The same for a run whose length is counted in epochs."""
+    """Options of a training run with a backbone whose length is counted in epochs."""

@@ -26,19 +26,19 @@ from labelkit.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: ``where: problem. remedy``."""
+    """A single problem of an option, preset or config file, shown as ``where: problem. remedy``."""
 
     where: str
     problem: str
     remedy: str = ""
 
     def line(self) -> str:
-        """Return the fault as one line."""
+        """Return the fault as one line of text."""
         return str(ConfigError(self.where, self.problem, self.remedy))
 
 
 def faults_error(faults: Iterable[Fault]) -> ConfigError:
-    """Return one error whose text has one line per fault, without repetitions."""
+    """Return one error that lists all faults, one per line and without repetitions."""
     first, *rest = dict.fromkeys(faults)
     if not rest:
         return ConfigError(first.where, first.problem, first.remedy)
@@ -53,7 +53,7 @@ _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_e
 
 
 class StageConfig(BaseModel):
-    """Base of all options classes; the source of options, help, preset keys and saved config.
+    """Base class of all options classes, from which shell options, help, preset keys and saved configs are made.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
     those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say
@@ -118,9 +118,10 @@ class StageConfig(BaseModel):
         return parse_text(cls.model_fields[info.field_name].annotation, value)
 
     def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
-        """Return the canonical plain form: field order, only None, bool, int, float, str and lists.
+        """Return the config as a dictionary of plain YAML values, in field order.
 
-        ``type(self).model_validate(config.to_yaml_dict()) == config``, also after a YAML round trip.
+        Only None, bool, int, float, str and lists. ``type(self).model_validate(config.to_yaml_dict()) == config``, also
+        after a YAML round trip.
 
         Args:
             operational: False leaves out the fields that presets and config files may not set.
@@ -140,7 +141,7 @@ def option(
     aliases: tuple[str, ...] = (),
     makes: str | None = None,
 ) -> JsonDict:
-    """Return the ``json_schema_extra`` of a field.
+    """Return the ``json_schema_extra`` that configures how a field appears in help, shell and presets.
 
     Args:
         panel: heading under which ``--help`` shows the option.
@@ -162,7 +163,7 @@ def option(
 
 
 def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
-    """Return a field of a parent with another default; text, bounds and panel stay.
+    """Return a copy of a parent's field with another default but the same text, bounds and panel.
 
     Raises:
         ValueError: the field has a limit that is none of a number.
@@ -175,19 +176,19 @@ def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
 
 
 def field_extra(field: FieldInfo, key: str) -> object:
-    """Return ``json_schema_extra[key]`` of a field, or None."""
+    """Return the value of a key in a field's ``json_schema_extra``, or None."""
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
 
 
 def legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
-    """Return, for each option that is younger than 0.1.0, the value that means what was done without it."""
+    """Return the values that reproduce version 0.1.0 for the options that were added after it."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def aliases(field: FieldInfo) -> tuple[str, ...]:
-    """Return the options of the shell that mean the same as the one named like the field."""
+    """Return the alternative shell options of a field, such as ``--store``."""
     found = field_extra(field, "aliases")
     return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
 
@@ -203,12 +204,12 @@ def preset_keys(config_class: type[StageConfig]) -> list[str]:
 
 
 def allows_none(annotation: object) -> bool:
-    """Return whether None is a value of the type."""
+    """Return whether a type annotation allows None."""
     return any(member is type(None) for member in _members(annotation))
 
 
 def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal`` (also inside a tuple or next to None) as texts; () if it has none."""
+    """Return the choices of a ``Literal`` as texts, also inside a tuple or next to None; () if it has none."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
@@ -224,7 +225,7 @@ def is_switch(annotation: object) -> bool:
 
 
 def metavar(annotation: object) -> str:
-    """Return the word that stands for a value in help: INT, FLOAT, TEXT, PATH, ``INT,INT,...`` or ``[a|b]``."""
+    """Return the placeholder of a value in help, such as INT, FLOAT, TEXT, PATH, ``INT,INT,...`` or ``[a|b]``."""
     words = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
@@ -242,29 +243,29 @@ def metavar(annotation: object) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """Return the bounds of a number, e.g. ``"> 0, <= 1"``; empty without bounds."""
+    """Return the bounds of a numeric field as text, such as ``"> 0, <= 1"``, or an empty text without bounds."""
     return ", ".join(f"{_SIGNS[name]} {limit}" for name, limit in _limits(field).items())
 
 
 def flag(name: str) -> str:
-    """Return the option of a field: ``num_clusters`` is ``--num-clusters``."""
+    """Return the shell option of a field, such as ``--num-clusters`` for ``num_clusters``."""
     # a trailing underscore keeps a field apart from a word of Python
     return "--" + name.rstrip("_").replace("_", "-")
 
 
 def shell_name(name: str, field: FieldInfo) -> str:
-    """Return what the shell calls a field: its option, or ``PHOTOS`` if it is given without one."""
+    """Return the name of a field in the shell: its option, or capitals such as ``PHOTOS`` if it is positional."""
     return name.upper() if field_extra(field, "positional") else flag(name)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like the word, or None if none is close."""
+    """Return the known name that is most similar to a word, or None if none is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
-    """Return a value as a user would type it: ``1,2`` for a tuple, ``none`` for None.
+    """Format a value as a user would type it, such as ``1,2`` for a tuple and ``none`` for None.
 
     Args:
         value: None, a bool, a number, a text, a path, or a list of those.
@@ -286,7 +287,7 @@ def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
 
 
 def command_words(config: StageConfig) -> list[str]:
-    """Return the words after ``labelkit`` that run a command with the options that differ from the defaults."""
+    """Return the command line words after ``labelkit`` for a config, without options at their defaults."""
     words = list(config.command)
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -301,7 +302,7 @@ def command_words(config: StageConfig) -> list[str]:
 
 
 def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
-    """Return one pydantic error as words about the value: ``must be > 0``, ``not a whole number``."""
+    """Translate a pydantic error to a message about the value, such as ``must be > 0`` or ``not a whole number``."""
     kind, context = error["type"], error.get("ctx", {})
     messages = {
         "int_parsing": "not a whole number",
@@ -345,7 +346,7 @@ def _members(annotation: object) -> tuple[object, ...]:
 
 
 def parse_text(annotation: object, value: object) -> object:
-    """Turn what shell and YAML write into what pydantic expects for the type; typed values pass.
+    """Parse text from the shell or YAML for a type annotation; typed values pass unchanged.
 
     Raises:
         ValueError: the text cannot be meant for the type.
@@ -407,7 +408,7 @@ def _parse_path(text: str) -> Path:
 
 
 def plain(value: object) -> object:
-    """Return a field's value as None, bool, int, float, str or a list of those."""
+    """Convert a field's value to None, bool, int, float, str or a list of those."""
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, Path):

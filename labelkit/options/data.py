@@ -13,7 +13,7 @@ _DATA: JsonDict = {"panel": "Data"}
 
 
 class DataConfig(ListingOptions, DatasetOptions):
-    """Options that say what to read."""
+    """Options for the images to read and the labels to use."""
 
     #: What ``label_split`` auto means for a named set whose labels are all given.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
@@ -140,25 +140,25 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def knows_classes(self) -> bool:
-        """Return whether it says how labels are split, so that folders are classes, of a single image too."""
+        """Return whether the options define a label split, so that all folders are classes, even of a single image."""
         asked = self.old_classes is not None or self.num_old_classes is not None
         return asked or self.label_split != "auto"
 
     @property
     def main_dataset(self) -> str:
-        """The set that a run is called after."""
+        """Return the data set that a run is named after."""
         return self.dataset
 
     @property
     def has_objects(self) -> bool:
-        """Return whether ``dataset`` names images; if not, there are only scenes."""
+        """Return whether images of ``dataset`` are used, and not only those of scenes."""
         return True
 
     def scenes(self) -> DataConfig | None:
-        """Return the options of images of several objects, whose labels are never used; ``None`` if there are none."""
+        """Return the data options of scene images, whose labels are never used, or ``None`` if there are none."""
         return None
 
     @property
     def max_bad_fraction(self) -> float:
-        """Share of unreadable images that is let pass, in [0, 1)."""
+        """Return the maximum fraction of unreadable images in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

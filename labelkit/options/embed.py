@@ -46,7 +46,7 @@ class EmbedConfig(
     DataConfig,
     ModelConfig,
 ):
-    """``labelkit embed``."""
+    """Options of ``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
     constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}

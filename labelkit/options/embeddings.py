@@ -27,7 +27,7 @@ _OF_IMAGES = (
 
 
 class RowOptions(LabelsOption):
-    """A method that can also train a small network, the head, on the rows of a store, in weak views."""
+    """Options of methods that can train a small network on stored embeddings, with weak augmentation."""
 
     constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
@@ -99,14 +99,14 @@ class RowOptions(LabelsOption):
         return self
 
     def overridden_option(self) -> str | None:
-        """Return the first option that is set of those which stored views take the place of."""
+        """Return the first explicitly set option that stored views would override, or ``None``."""
         fields = type(self).model_fields
         asked = (name for name in _OF_CHANGES if name in fields and getattr(self, name) != fields[name].default)
         return next(asked, None)
 
 
 class StrongRowOptions(RowOptions):
-    """The same for a method that trains on strong views too, in which rows are changed more."""
+    """Options of methods that can train on stored embeddings with weak and strong augmentation."""
 
     row_dropout: float = Field(
         0.1,

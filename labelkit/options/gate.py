@@ -38,7 +38,7 @@ _OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_i
 
 
 def score_direction(name: str) -> int:
-    """Return +1 if more is better, -1 if less is, 0 if the name is not that of a score.
+    """Return +1 if a higher score is better, -1 if a lower one is, or 0 if the name is not that of a score.
 
     Args:
         name: as in the JSON, objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
@@ -50,7 +50,7 @@ def score_direction(name: str) -> int:
 
 
 def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
-    """Return the number by the name of ``("nmi=0.7", ...)``.
+    """Parse limits such as ``("nmi=0.7", ...)`` to numbers by score name.
 
     Raises:
         ValueError: not NAME=NUMBER, a name twice, one that no score has, or a number that this score cannot be.
@@ -86,7 +86,7 @@ def _as_share(value: float, before: str) -> str:
 
 
 class GateConfig(StageConfig):
-    """Limits that scores must keep, else the command ends with exit code 10."""
+    """Options for limits on scores, which end the command with exit code 10 if they are violated."""
 
     fail_under: tuple[str, ...] = Field(
         (),
@@ -129,5 +129,5 @@ class GateConfig(StageConfig):
 
     @property
     def has_gate(self) -> bool:
-        """Return whether any limit was asked for."""
+        """Return whether any limit was set."""
         return bool(self.fail_under or self.fail_over or self.baseline is not None)

@@ -12,7 +12,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class IndexConfig(IndexOption):
-    """A command that reads a store and names its result next to it."""
+    """Options of commands that read a store and save a named result next to it."""
 
     result: str | None = Field(
         None,
@@ -28,7 +28,7 @@ class IndexConfig(IndexOption):
 
 
 class ScoresConfig(IndexConfig):
-    """A command that scores a store and may keep the scores next to it."""
+    """Options of commands that score a store and can save the scores next to it."""
 
     result: str | None = Field(
         None,

@@ -14,7 +14,7 @@ _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def size_bytes(text: str) -> int:
-    """Return the bytes that a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) stands for.
+    """Parse a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) to a number of bytes.
 
     Raises:
         ValueError: it is no size, or none above 0.
@@ -29,7 +29,7 @@ def size_bytes(text: str) -> int:
 
 
 def checked_size(value: object) -> object:
-    """Return a size as it is kept, with its unit; what is no text or number is left to be refused.
+    """Validate a memory size and return it with its unit; other types pass unchanged and are refused later.
 
     Raises:
         ValueError: it is no size, or none above 0.
@@ -44,7 +44,7 @@ def checked_size(value: object) -> object:
 
 
 class MemoryConfig(StageConfig):
-    """A command that sizes its blocks by a bound on memory; see ``labelkit.commands.common.max_memory``."""
+    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.max_memory``."""
 
     max_memory: str | None = Field(
         None,
@@ -60,5 +60,5 @@ class MemoryConfig(StageConfig):
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """The bound in bytes; None without one."""
+        """Return the memory limit in bytes, or ``None`` without one."""
         return None if self.max_memory is None else size_bytes(self.max_memory)

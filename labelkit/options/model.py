@@ -13,7 +13,7 @@ _MODEL: JsonDict = {"panel": "Model"}
 
 
 class ModelConfig(CheckpointOptions):
-    """Options that name a network and its weights."""
+    """Options for the network and its weights."""
 
     checkpoint: Path | None = Field(
         None,
@@ -65,7 +65,7 @@ class ModelConfig(CheckpointOptions):
                 raise ValueError("--weights and --image-size are of one network; leave them out with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
-        if self.guesses and (self.random_weights or self.pretrained):
+        if self.infers_backbone and (self.random_weights or self.pretrained):
             raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
         if self.uses_best_backbone:
             if self.random_weights:
@@ -80,6 +80,6 @@ class ModelConfig(CheckpointOptions):
         return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
 
     @property
-    def guesses(self) -> bool:
-        """Return whether the network is to be found by its weights."""
+    def infers_backbone(self) -> bool:
+        """Return whether to infer the network from its weights file."""
         return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")

@@ -45,7 +45,7 @@ DEFAULT_ORIGIN = "default"
 
 @dataclass(frozen=True)
 class Resolved(Generic[C]):
-    """A config and where each of its values came from.
+    """A validated config and the origin of each of its values.
 
     Attributes:
         config: the validated config.
@@ -60,7 +60,7 @@ class Resolved(Generic[C]):
 
 @dataclass(frozen=True)
 class Collected(Generic[C]):
-    """All sources merged, before the config is made.
+    """Merged values of defaults, preset, config file and options, before validation.
 
     Attributes:
         config_class: the class they are for.
@@ -89,7 +89,7 @@ def resolve(
     origins: Mapping[str, str] | None = None,
     presets_folder: Path | None = None,
 ) -> Resolved[C]:
-    """Merge all sources into a config.
+    """Merge defaults, preset, config file and options into a validated config.
 
     Args:
         config_class: the class to make.
@@ -127,7 +127,7 @@ def collect(
     origins: Mapping[str, str] | None = None,
     presets_folder: Path | None = None,
 ) -> Collected[C]:
-    """Merge all sources without making the config; arguments as for :func:`resolve`."""
+    """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
     folder = presets_folder or shipped_presets()
@@ -181,7 +181,7 @@ def collect(
 
 
 def finish(collected: Collected[C]) -> Resolved[C]:
-    """Make the config from its merged sources, or explain why not.
+    """Create the config from its merged sources, or raise an error that lists every fault.
 
     Raises:
         ConfigError: every fault, a line each.
@@ -200,7 +200,7 @@ def finish(collected: Collected[C]) -> Resolved[C]:
 
 
 def parsed_values(collected: Collected[C]) -> dict[str, object]:
-    """Return the plain value of every field although required ones are missing; None stands for those."""
+    """Return the plain value of every field, with None for required fields that are missing."""
     values: dict[str, object] = {}
     for name, field in collected.config_class.model_fields.items():
         if name in collected.values:
@@ -213,7 +213,7 @@ def parsed_values(collected: Collected[C]) -> dict[str, object]:
 
 
 def shipped_presets() -> Path | None:
-    """Return the folder of the presets that came with labelkit, or None."""
+    """Return the folder of the presets that come with labelkit, or None."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "presets"
     if inside.is_dir():
@@ -226,12 +226,12 @@ def shipped_presets() -> Path | None:
 
 
 def preset_folder_name(command: tuple[str, ...]) -> str:
-    """Return the folder of a command's presets: the method of ``train``, else the command's words."""
+    """Return the folder name of a command's presets, such as ``sela`` or ``cluster-k-means``."""
     return command[1] if command[0] == "train" else "-".join(command)
 
 
 def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
-    """Return the presets of a command by name, sorted; a method of a user has those of the one that it extends."""
+    """Return the presets of a command by name, sorted; a user's method has those of the one it extends."""
     folder = presets_folder or shipped_presets()
     if folder is None or not config_class.command:
         return {}
@@ -260,7 +260,7 @@ def preset_command(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PresetLine:
-    """One option of a preset as its file has it.
+    """An option in a preset file, with its value and the comment that follows it.
 
     Attributes:
         option: key.
@@ -274,7 +274,7 @@ class PresetLine:
 
 
 def preset_comment(path: Path) -> str:
-    """Return the comment below the first line of a preset: what it is, and what the marks of its lines mean."""
+    """Return the comment at the top of a preset file, without the line that names the command."""
     lines = []
     for line in read_text(path).splitlines()[1:]:
         if not line.startswith("#"):
@@ -284,7 +284,7 @@ def preset_comment(path: Path) -> str:
 
 
 def preset_lines(path: Path) -> list[PresetLine]:
-    """Return the options of a preset that came with labelkit, in the order of its file."""
+    """Return the options of a shipped preset in the order of its file."""
     lines = [line for line in read_text(path).splitlines() if line and not line.startswith("#")]
     found = []
     for line in lines:

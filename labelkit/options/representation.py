@@ -15,7 +15,7 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
 class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
-    """Monitor of a method without labels."""
+    """Options of methods that learn a representation without labels, with a kNN monitor."""
 
     constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
 
@@ -37,4 +37,4 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
 
 class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
-    """The same for a run whose length is counted in epochs."""
+    """Options of representation learning without labels whose length is counted in epochs."""

@@ -15,7 +15,7 @@ _EARLIER: JsonDict = {"panel": "Earlier groups", "preset": False}
 
 
 class PreviousOption(StageConfig):
-    """A command whose groups keep the ids that they had in an earlier run."""
+    """Options of commands that keep the cluster ids of an earlier run."""
 
     previous: Path | None = Field(
         None,

@@ -30,13 +30,13 @@ Device = Annotated[str, AfterValidator(_known_device)]
 
 
 class IndexOption(StageConfig):
-    """A command that reads a store."""
+    """Option for the store that a command reads."""
 
     index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
 
 
 class LabelColumnOption(StageConfig):
-    """A command that reads labels from a CSV."""
+    """Option for the column of a CSV file that holds labels."""
 
     label_column: str | None = Field(
         None,
@@ -47,7 +47,7 @@ class LabelColumnOption(StageConfig):
 
 
 class LabelsOption(LabelColumnOption):
-    """A command that takes labels from a file or from a result of ``labelkit label``."""
+    """Options of commands that read labels from a file or from a result of ``labelkit label``."""
 
     labels: Path | None = Field(
         None,
@@ -58,7 +58,7 @@ class LabelsOption(LabelColumnOption):
 
 
 class AddedLabelsOption(LabelsOption):
-    """A command that learns from labels: those of the store, and those that are given."""
+    """Options of commands that learn from the labels of the store and from additional ones."""
 
     own_labels: bool = Field(
         True,
@@ -68,7 +68,7 @@ class AddedLabelsOption(LabelsOption):
 
 
 class SplitOption(StageConfig):
-    """A command that may use some rows of a store only."""
+    """Option that restricts a command to one split of a store."""
 
     comes_last: ClassVar[bool] = True
 
@@ -76,7 +76,7 @@ class SplitOption(StageConfig):
 
 
 class NormalizeOption(StageConfig):
-    """A command that may bring rows to one length."""
+    """Option that scales embeddings to unit length."""
 
     comes_last: ClassVar[bool] = True
 
@@ -84,7 +84,7 @@ class NormalizeOption(StageConfig):
 
 
 class NewClassesOption(StageConfig):
-    """A command that finds classes without a label."""
+    """Option of commands that discover classes without labels."""
 
     new_classes: str = Field(
         "auto",
@@ -101,7 +101,7 @@ class NewClassesOption(StageConfig):
 
 
 class DatasetOptions(StageConfig):
-    """A command that reads the images of a data set."""
+    """Options for the data set whose images a command reads."""
 
     dataset: str = Field(
         "digits",
@@ -116,7 +116,7 @@ class DatasetOptions(StageConfig):
 
 
 class ListingOptions(StageConfig):
-    """A command that lists images in folders, or in files."""
+    """Options for listing images in folders or files."""
 
     exclude: tuple[str, ...] = Field(
         (),
@@ -138,12 +138,12 @@ class ListingOptions(StageConfig):
     )
 
     def listing(self) -> dict[str, Any]:
-        """Return these options as arguments of ``load_dataset``."""
+        """Return these options as keyword arguments of ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
 class SheetOption(StageConfig):
-    """A command that draws a sheet of images."""
+    """Option of commands that draw a contact sheet of images."""
 
     comes_last: ClassVar[bool] = True
 
@@ -153,7 +153,7 @@ class SheetOption(StageConfig):
 
 
 class MaxImagesOption(StageConfig):
-    """A command that may look at a part of its images."""
+    """Option that limits the number of images that a command uses."""
 
     max_images: int | None = Field(
         None,
@@ -164,7 +164,7 @@ class MaxImagesOption(StageConfig):
 
 
 class EvalSplitOption(StageConfig):
-    """A command that trains on a split of images and scores another."""
+    """Option of commands that train on one split and score another."""
 
     eval_split: str = Field(
         "auto", description="Split to evaluate on; auto = val, else test.", json_schema_extra=option("Data")
@@ -176,7 +176,7 @@ PICTURES: Final = 6
 
 
 class ScoresOutOptions(StageConfig):
-    """A command that writes its scores, and draws a few images."""
+    """Options of commands that write their scores and draw a few images."""
 
     constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
@@ -188,7 +188,7 @@ class ScoresOutOptions(StageConfig):
 
 
 class StoredImagesOptions(StageConfig):
-    """A command that reads the images of a store again, for instance to draw them."""
+    """Options of commands that reread the images of a store, for instance to draw them."""
 
     comes_last: ClassVar[bool] = True
 
@@ -205,7 +205,7 @@ class StoredImagesOptions(StageConfig):
 
 
 class CheckpointOptions(StageConfig):
-    """A command that reads a checkpoint of a run."""
+    """Options for the checkpoint of a run."""
 
     checkpoint: Path | None = Field(
         None,
@@ -220,7 +220,7 @@ class CheckpointOptions(StageConfig):
 
 
 class HeldOutOptions(StageConfig):
-    """A command that evaluates a run by images that it was not trained on."""
+    """Options of commands that evaluate a run on images it was not trained on."""
 
     comes_last: ClassVar[bool] = True
 
@@ -233,7 +233,7 @@ class HeldOutOptions(StageConfig):
 
 
 class DeviceOption(StageConfig):
-    """A command that computes on a device of choice."""
+    """Option for the compute device."""
 
     comes_last: ClassVar[bool] = True
 
@@ -245,7 +245,7 @@ class DeviceOption(StageConfig):
 
 
 class WorkersOption(StageConfig):
-    """A command that reads many images."""
+    """Option for the number of workers that read images."""
 
     comes_last: ClassVar[bool] = True
 
@@ -260,7 +260,7 @@ class WorkersOption(StageConfig):
 
 
 class PrecisionOptions(WorkersOption):
-    """A command that trains a network."""
+    """Options for the precision and data loading of commands that train a network."""
 
     comes_last: ClassVar[bool] = True
 
@@ -270,7 +270,7 @@ class PrecisionOptions(WorkersOption):
 
 
 class ThreadsOption(StageConfig):
-    """A command that computes with torch."""
+    """Option for the number of CPU threads of torch."""
 
     comes_last: ClassVar[bool] = True
 
@@ -280,7 +280,7 @@ class ThreadsOption(StageConfig):
 
 
 class ResamplesOptions(StageConfig):
-    """A command whose scores have intervals."""
+    """Options for bootstrap confidence intervals of scores."""
 
     comes_last: ClassVar[bool] = True
 
@@ -289,7 +289,7 @@ class ResamplesOptions(StageConfig):
 
 
 class PerClassOption(StageConfig):
-    """A command that may show scores by class."""
+    """Option to show scores per class."""
 
     comes_last: ClassVar[bool] = True
 
@@ -297,7 +297,7 @@ class PerClassOption(StageConfig):
 
 
 class TableOption(StageConfig):
-    """A command that writes what it found as a table."""
+    """Option to write results as a CSV table."""
 
     csv: Path | None = Field(
         None,
@@ -307,7 +307,7 @@ class TableOption(StageConfig):
 
 
 class StoreOutOption(StageConfig):
-    """A command that makes a store."""
+    """Option for the store that a command writes."""
 
     comes_last: ClassVar[bool] = True
 
@@ -317,7 +317,7 @@ class StoreOutOption(StageConfig):
 
 
 class ShardsOptions(StageConfig):
-    """A command that makes a store, in one file or in several."""
+    """Options of commands that write a store in one or several files."""
 
     comes_last: ClassVar[bool] = True
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
@@ -333,7 +333,7 @@ class ShardsOptions(StageConfig):
 
 
 class OverwriteOption(StageConfig):
-    """A command that writes files at paths of choice."""
+    """Option to overwrite existing output files."""
 
     comes_last: ClassVar[bool] = True
 

@@ -21,7 +21,7 @@ _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 
 
 class UpdateOptions(StageConfig):
-    """How the weights are updated, and by which seed."""
+    """Options for the optimizer, batch size and seed."""
 
     batch_size: int = Field(
         128, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
@@ -42,7 +42,7 @@ class UpdateOptions(StageConfig):
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
-    """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
+    """Options shared by all methods of ``labelkit train``, except the length of the run."""
 
     constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
     #: They changed what is written, and when, and nothing that is trained.
@@ -136,50 +136,50 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def in_epochs(self) -> TrainConfig | None:
-        """These options, if they count the length of the run in epochs."""
+        """Return this config if it counts the length of the run in epochs, else ``None``."""
         return None
 
     @property
     def uses_nesterov(self) -> bool:
-        """Return whether momentum looks ahead (sgd)."""
+        """Return whether SGD uses Nesterov momentum."""
         return False
 
     @property
     def clips_each_gradient(self) -> bool:
-        """Return whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
+        """Return whether ``clip_grad_norm`` clips the gradient of each parameter separately."""
         return False
 
     @property
     def view_size(self) -> int | None:
-        """Side of a view in pixels that was asked for; ``None``: the backbone's."""
+        """Return the requested side of a view in pixels, or ``None`` for the backbone's."""
         return None
 
     @property
     def judging_split(self) -> str | None:
-        """Split whose labels judge the network: a name, or ``auto``; ``None``: no image is held out to judge by."""
+        """Return the split for evaluation: a name, ``auto``, or ``None`` if no image is held out."""
         return None
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return whether a label changes the network, so that labels of a single class are a fault."""
+        """Return whether labels influence training, so that labels of a single class are an error."""
         return False
 
     @property
     def label_kind(self) -> LabelKind:
-        """Labels that the method takes: a ``few`` of each class, ``some`` of the old classes, ``all``, or ``none``."""
+        """Return the labels that the method uses: a ``few`` per class, ``some`` of old classes, ``all`` or ``none``."""
         return "none" if self.label_split == "none" else "all"
 
     def length(self) -> dict[str, int]:
-        """Return the options that say how long the run is: epochs or steps."""
+        """Return the options that set the length of the run, in epochs or steps."""
         return {}
 
     @property
     def is_shortest(self) -> bool:
-        """Return whether nothing can be taken from the length of the run."""
+        """Return whether the run cannot be shortened further."""
         return False
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return the options that make a run take this share of its time.
+        """Return the options that reduce a run to a fraction of its length.
 
         Drops of the learning rate, warm-ups and phases keep their place in the run. Counts are rounded down, but a run
         keeps one epoch at least. Evaluations between epochs, which cost time and change nothing, are left out.
@@ -199,7 +199,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
 
 class TrainConfig(RunConfig):
-    """Options of a run whose length is counted in passes over the training set."""
+    """Options of a training run whose length is counted in epochs."""
 
     epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
@@ -242,20 +242,20 @@ class TrainConfig(RunConfig):
 
     @property
     def in_epochs(self) -> TrainConfig:
-        """These options."""
+        """Return this config, which counts the length of the run in epochs."""
         return self
 
     def length(self) -> dict[str, int]:
-        """Return the epochs."""
+        """Return the number of epochs by option name."""
         return {"epochs": self.epochs}
 
     @property
     def is_shortest(self) -> bool:
-        """Return whether there is one epoch."""
+        """Return whether the run has a single epoch."""
         return self.epochs == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, and what is counted in them; evaluated once, at the end."""
+        """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
         if self.lr_drop_epochs and fraction < 1:
@@ -265,7 +265,7 @@ class TrainConfig(RunConfig):
 
 
 class StepRunConfig(RunConfig):
-    """Length of a run that is counted in updates, where a pass over the images means nothing."""
+    """Options for the length of a run that is counted in optimizer steps."""
 
     steps: int = Field(..., ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
@@ -273,16 +273,16 @@ class StepRunConfig(RunConfig):
     )
 
     def length(self) -> dict[str, int]:
-        """Return the steps."""
+        """Return the number of steps by option name."""
         return {"steps": self.steps}
 
     @property
     def is_shortest(self) -> bool:
-        """Return whether every step is followed by an evaluation."""
+        """Return whether an evaluation follows every step."""
         return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return a copy with fewer steps but as many evaluations, since some methods count in evaluations."""
+        """Return options with fewer steps but as many evaluations, since some methods count in evaluations."""
         options = super().shortened(fraction)
         if fraction >= 1:
             return options
@@ -294,7 +294,7 @@ class StepRunConfig(RunConfig):
 
 
 class StepTrainConfig(StepRunConfig):
-    """Optimizer and learning rate of such a run."""
+    """Options for the optimizer and learning rate of a run whose length is counted in steps."""
 
     nesterov: bool = Field(False, description="Use Nesterov momentum (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
@@ -312,5 +312,5 @@ class StepTrainConfig(StepRunConfig):
 
     @property
     def uses_nesterov(self) -> bool:
-        """Return the requested value."""
+        """Return whether SGD uses Nesterov momentum."""
         return self.nesterov

@@ -19,7 +19,7 @@ _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """Read a flat YAML mapping; scalars stay text, null becomes None, lists become lists of texts.
+    """Read a flat YAML mapping, with scalars as text, null as None and lists as lists of texts.
 
     Raises:
         ConfigError: unreadable, too large, not UTF-8, bad syntax, a key twice, or not a flat mapping.
@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> dict[str, object]:
 
 
 def read_source(path: Path, name: str, faults: list[Fault]) -> dict[str, object]:
-    """Read a file like ``read_yaml``, but collect its faults instead of raising.
+    """Read a YAML file like ``read_yaml``, but collect its faults instead of raising an error.
 
     Args:
         path: the file.
@@ -50,7 +50,7 @@ def read_source(path: Path, name: str, faults: list[Fault]) -> dict[str, object]
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file.
+    """Return the text of a small UTF-8 file.
 
     Raises:
         ConfigError: unreadable, too large, or not UTF-8.

@@ -40,13 +40,13 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 
 
 def rank_file(rank: int) -> str:
-    """Name of the file with what differs per process."""
+    """Return the name of the checkpoint file that holds the state of one process."""
     return f"rank-{rank:05d}.safetensors"
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A verified checkpoint.
+    """A checkpoint whose files have been verified.
 
     Attributes:
         folder: where it lies.
@@ -59,19 +59,19 @@ class LoadedCheckpoint:
     warnings: tuple[str, ...] = ()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read one of its files; its digest was checked when the checkpoint was opened."""
+        """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
         try:
             return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
 
     def has(self, name: str) -> bool:
-        """Return whether it holds a file of this name."""
+        """Return whether the checkpoint holds a file of this name."""
         return name in self.state["files"]
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run; on every process of it.
+    """Writer of the checkpoints of one run, used on every process.
 
     Args:
         folder: ``checkpoints`` of the run folder.
@@ -108,7 +108,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
     ) -> Path:
-        """Commit a checkpoint, then move (``best.json`` and) ``last.json``, then delete what is not kept.
+        """Commit a checkpoint, update ``last.json`` and perhaps ``best.json``, and delete old checkpoints.
 
         One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
 
@@ -176,7 +176,7 @@ class CheckpointWriter:
             raise
 
     def prune(self) -> None:
-        """Delete checkpoints that are not kept, and what a run that was killed left half written or half deleted."""
+        """Delete old checkpoints and incomplete ones that a killed run left."""
         last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
         meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}
@@ -197,7 +197,7 @@ class CheckpointWriter:
 
 
 def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
-    """Content of ``last.json`` or ``best.json``; ``None`` if it is absent or torn."""
+    """Return the content of ``last.json`` or ``best.json``, or ``None`` if the file is absent or torn."""
     try:
         pointer = read_object(folder / f"{which}.json", _POINTER_KEYS, MAX_RECORD_BYTES)
     except (OSError, ValueError):
@@ -206,7 +206,7 @@ def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
 
 
 def verify_checkpoint(folder: Path) -> dict[str, Any]:
-    """Check size and SHA-256 of every file, the state's own included, and return the state.
+    """Check size and SHA-256 of every file of a checkpoint and return its state.
 
     Raises:
         CheckpointDamaged: a file is missing or differs.
@@ -219,7 +219,7 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Check ``state.json`` alone and return it, infinities restored.
+    """Read and verify ``state.json`` of a checkpoint, with infinities restored.
 
     Raises:
         CheckpointDamaged: it is missing or differs from what was written.
@@ -246,7 +246,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
-    """Compare size and SHA-256 of all files that a state names; return what is wrong, in order."""
+    """Compare size and SHA-256 of a checkpoint's files with its state and return an error for each mismatch."""
     faults = []
     for name, recorded in state["files"].items():
         path = folder / Path(name).name
@@ -265,7 +265,7 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
 def load_checkpoint(
     run: Path, which: str = "last", say: Callable[[str], None] = lambda text: None
 ) -> LoadedCheckpoint | None:
-    """Open a run's checkpoint after checking every byte of it; on damage of the last, the next older one.
+    """Verify and open the last or best checkpoint of a run, or an older one if the last is damaged.
 
     Args:
         run: run folder, its ``checkpoints`` folder, or one checkpoint.
@@ -400,7 +400,7 @@ def _from_json(value: Any) -> Any:
 
 
 def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Load parameters and buffers after checking that all are there with the same shape.
+    """Load parameters and buffers after checking that all are present with the expected shapes.
 
     ``retired_tensors`` of a method names those of earlier versions that held nothing.
 

@@ -10,7 +10,7 @@ from labelkit.errors import ResourceError
 
 
 def compute_device(device: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``; auto takes a GPU if there is one.
+    """Return the torch device for ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
 
     Raises:
         ResourceError: the device is not there.
@@ -37,7 +37,7 @@ def compute_device(device: str) -> torch.device:
 
 
 def images_at_once(device: torch.device) -> int:
-    """Return how many images to embed in a forward pass where nobody says.
+    """Return the default number of images per forward pass for a device.
 
     A CPU is as fast with 16 as with 64, and takes less memory; a GPU wants many.
     """
@@ -45,7 +45,7 @@ def images_at_once(device: torch.device) -> int:
 
 
 def has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor multiplies in bf16, as Linux tells; elsewhere not.
+    """Return whether the processor has native bf16 instructions; False on systems other than Linux.
 
     Args:
         cpuinfo: what the system says of its processors.

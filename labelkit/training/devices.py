@@ -34,7 +34,7 @@ Precision = Literal["float32", "bf16", "fp16"]
 
 
 class Runtime:
-    """One process of a run: where it computes and how it speaks to the others.
+    """Device, precision and communication of one process of a run.
 
     Args:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
@@ -85,50 +85,50 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Return whether this process writes files."""
+        """Return whether this process is the main one, which writes files."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Wait until the device has done all that it was asked for; a clock would else measure the asking alone."""
+        """Wait until the device has finished all queued work, so that times can be measured."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> int:
-        """Largest memory so far in bytes: of the GPU, or of this process."""
+        """Return the peak memory so far in bytes, of the GPU or of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return peak_resident_bytes()
 
     def barrier(self) -> None:
-        """Wait for all processes."""
+        """Wait until all processes have reached this point."""
         self._accelerator.wait_for_everyone()
 
-    def share(self, text: str) -> str:
-        """The main process's text, on every process."""
+    def broadcast_text(self, text: str) -> str:
+        """Return the main process's text on every process."""
         if self.world_size == 1:
             return text
         shared = [text]
         broadcast_object_list(shared)
         return shared[0]
 
-    def texts(self, text: str) -> list[str]:
-        """The text of each process, by its number, on every process."""
+    def gather_texts(self, text: str) -> list[str]:
+        """Gather one text per process, ordered by rank, on every process."""
         return [text] if self.world_size == 1 else list(gather_object([text]))
 
     @property
     def is_slow_to_ask(self) -> bool:
-        """Return whether an exchange between processes makes them wait for their GPUs."""
+        """Return whether communication between processes makes them wait for their GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
-    def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """For each flag, whether it is set on any process; one exchange for all."""
+    def any_process(self, flags: Sequence[bool]) -> list[bool]:
+        """Return for each flag whether it is set on any process, in one exchange."""
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
         return [count > 0 for count in self._accelerator.reduce(counts, reduction="sum").tolist()]
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over processes."""
+        """Return the mean of a tensor over all processes."""
         if self.world_size == 1:
             return value
         # values that a method made on the CPU for its log cannot be exchanged between GPUs
@@ -136,7 +136,7 @@ class Runtime:
         return reduced
 
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-        """Reduce a tensor by sum or maximum over processes; every process gets the same bits.
+        """Reduce a tensor by sum or maximum over processes, with the same bits on every process.
 
         This is ``algorithms.sinkhorn.Reduce``: a solver whose rows are shared out exchanges only this.
         """
@@ -148,7 +148,7 @@ class Runtime:
         return combined.to(value.device)
 
     def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:
-        """Put the rows that each process computed into one table.
+        """Gather the rows that each process computed into one table.
 
         Args:
             values: (m, ...) rows of this process; m may differ between processes.
@@ -174,7 +174,7 @@ class Runtime:
         return table
 
     def prepare(self, module: T) -> T:
-        """Move to the device; under a process group, wrap so that gradients are averaged."""
+        """Move a module to the device and, under a process group, wrap it so that gradients are averaged."""
         module = module.to(self.device)
         if self.device.type == "cuda" and self._is_half:
             # half-precision convolutions of NVIDIA's work on channels that are last; others would be copied each time
@@ -187,7 +187,7 @@ class Runtime:
         return prepared
 
     def compile(self, module: nn.Module) -> None:
-        """Let the backbones of a module be compiled when they are first run."""
+        """Compile the backbones inside a module when they first run."""
         # student, teacher and master, in training, in evaluation and by statistics of the batch
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         for part in module.modules():
@@ -196,7 +196,7 @@ class Runtime:
         self.compiles = True
 
     def share_statistics(self, module: nn.Module) -> None:
-        """Give every process the main one's running statistics of batch normalization, in place.
+        """Copy the main process's running statistics of batch normalization to every process, in place.
 
         Each process moves its own in a step; a checkpoint holds the main one's, and training goes on with them.
         """
@@ -207,18 +207,18 @@ class Runtime:
                 torch.distributed.broadcast(value, src=0)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context in which the network computes in the chosen precision."""
+        """Return a context in which the network computes in the chosen precision."""
         if self._uses_bf16:
             return torch.autocast(self.device.type, torch.bfloat16)
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
 
     def use_bf16(self) -> None:
-        """Compute in bf16 from now on; accelerate is told its precision once, before any network is tried."""
+        """Compute in bf16 from now on, since accelerate gets its precision before any network is tried."""
         self._uses_bf16 = True
 
     def backward(self, loss: Tensor) -> None:
-        """Backward pass with loss scaling where the precision needs it."""
+        """Run the backward pass of a loss, with loss scaling where the precision needs it."""
         scaler = self._accelerator.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
 
@@ -230,7 +230,7 @@ class Runtime:
         *,
         each: bool = False,
     ) -> None:
-        """Limit the gradient's length, of all parameters together or of ``each``; update, clear the gradients."""
+        """Clip the gradients (together or of ``each`` parameter), step the optimizer, clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -245,11 +245,11 @@ class Runtime:
         optimizer.zero_grad(set_to_none=True)
 
     def scaler_state(self) -> dict[str, Any]:
-        """State of the loss scaling; empty where there is none."""
+        """Return the state of the loss scaler, or an empty dictionary without one."""
         return dict(self._accelerator.scaler.state_dict()) if self._accelerator.scaler is not None else {}
 
     def load_scaler_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``scaler_state`` returned."""
+        """Restore the state returned by ``scaler_state``."""
         if self._accelerator.scaler is not None and state:
             self._accelerator.scaler.load_state_dict(state)
 
@@ -263,7 +263,7 @@ class Runtime:
 
 
 def peak_resident_bytes() -> int:
-    """Most bytes that this process held in memory so far."""
+    """Return the peak resident memory of this process in bytes."""
     try:
         import resource
     except ImportError:  # Windows
@@ -275,7 +275,7 @@ def peak_resident_bytes() -> int:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let the C library keep large blocks that are freed, instead of handing each back to the system.
+    """Configure the C library to keep large freed blocks instead of returning them to the system.
 
     A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
     first, which takes about as long as the network itself. Elsewhere nothing is changed.
@@ -320,7 +320,9 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def explain_nondeterminism() -> Iterator[None]:
-    """Say in an error of ours that an operation has no deterministic form; where one is asked for, give some a form.
+    """Raise an error with a remedy inside a ``with`` block if an operation is not deterministic.
+
+    In deterministic mode, `FixedOrder` gives some operations a deterministic form.
 
     Raises:
         ResourceError: torch refused one.
@@ -341,7 +343,7 @@ def explain_nondeterminism() -> Iterator[None]:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Set the global generators of torch (dropout, ...), NumPy and Python for one step, from the clock alone.
+    """Seed the global generators of torch, NumPy and Python for one training step.
 
     The last two are for third-party code. They are in checkpoints, which would else differ from run to run.
     """
@@ -352,7 +354,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """States of the global generators of torch, NumPy and Python, and of CUDA on such a device, for third-party code.
+    """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU.
 
     Args:
         device: of the run; on a CPU, CUDA is not asked, which would take memory of the GPU.
@@ -370,7 +372,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
-    """Restore what ``generator_states`` returned, possibly on another device."""
+    """Restore the generator states returned by ``generator_states``, possibly on another device."""
     torch.set_rng_state(states["torch"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -386,10 +388,10 @@ _BLOCK: Final = 256
 
 
 class FixedOrder(TorchFunctionMode):
-    """While this lasts, bicubic resizing with a gradient and running sums of numbers that are not whole are products.
+    """Context that replaces bicubic resizing and cumulative sums by deterministic matrix products.
 
-    Results differ from torch's own by rounding, under autocast too: it is off inside. What runs in a backward pass
-    alone is not reached.
+    Only resizing with a gradient and sums of numbers that are not whole. Results differ from torch's own by rounding,
+    under autocast too: it is off inside. What runs in a backward pass alone is not reached.
     """
 
     def __torch_function__(
@@ -402,15 +404,15 @@ class FixedOrder(TorchFunctionMode):
             has_gradient = torch.is_grad_enabled() and images.requires_grad
             if size is not None and not named.get("align_corners") and has_gradient:
                 height, width = (size, size) if isinstance(size, int) else size
-                return resized(images, height, width)
+                return resize_bicubic(images, height, width)
         if func in (torch.cumsum, Tensor.cumsum) and args and args[0].is_floating_point():
             values = args[0] if named.get("dtype") is None else args[0].to(named["dtype"])
             return running_sums(values, named["dim"] if "dim" in named else args[1])
         return func(*args, **named)
 
 
-def resized(images: Tensor, height: int, width: int) -> Tensor:
-    """Resize images as ``interpolate(mode="bicubic", antialias=True)`` does.
+def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
+    """Resize images by matrix products, as ``interpolate(mode="bicubic", antialias=True)`` does.
 
     Args:
         images: (b, c, h, w) float32 or float64.
@@ -436,7 +438,7 @@ def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> Te
 
 
 def running_sums(values: Tensor, dim: int) -> Tensor:
-    """Return the sums of all values up to each place of a dimension, as ``torch.cumsum`` does.
+    """Return the cumulative sums along a dimension by matrix products, as ``torch.cumsum`` does.
 
     Args:
         values: float, of any shape; half precision is added up in float32 under autocast, as torch does.

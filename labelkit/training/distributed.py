@@ -23,7 +23,7 @@ _REMEDY: Final = "Give all processes the same options."
 
 
 def process_count() -> int:
-    """Processes of this run as the launcher says, without starting a process group."""
+    """Return the number of processes that the launcher started, without starting a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
 
 
@@ -45,7 +45,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_batch(part: Tensor) -> Tensor:
-    """Return a value of every image of the batch, in the order of the batch, on every process.
+    """Gather a value of every image of the batch from all processes, in the order of the batch.
 
     Every process computes the same loss of the result; its gradient is then that of the whole batch once the
     gradients of the parameters are averaged, since each part gets the sum over processes.
@@ -65,7 +65,7 @@ def gather_batch(part: Tensor) -> Tensor:
 
 
 def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) -> None:
-    """Reject options that differ between processes.
+    """Check that all processes have the same options.
 
     Args:
         config: of this process.

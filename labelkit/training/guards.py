@@ -52,8 +52,8 @@ MUCH_OF_THE_RUN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Measurements of a few images and the weights after an epoch.
+class NetworkMeasurements:
+    """Measurements of a network's features, predictions, class vectors and groups after an epoch.
 
     Attributes:
         feature_spread: standard deviation of the features over their length (root mean squares over images and
@@ -72,7 +72,7 @@ class Look:
     largest_cluster: float | None = None
 
     def metrics(self) -> dict[str, float]:
-        """For the log."""
+        """Return the measurements that are logged."""
         values = {"feature_spread": self.feature_spread, "effective_rank": self.effective_rank}
         if self.prototype_cosine is not None:
             values["prototype_cosine"] = self.prototype_cosine
@@ -81,7 +81,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A sign of failed training.
+    """A sign of failed training, with its problem and remedy.
 
     Attributes:
         name: of the kind of sign, for counting.
@@ -102,7 +102,7 @@ class Sign:
 
 @dataclass
 class Guard:
-    """Counts signs of failure, warns once of each, and stops the run if one persists.
+    """Detector of failed training that warns once of each sign and stops the run if one persists.
 
     Args:
         mode: ``stop``, only ``warn``, or look at ``none``.
@@ -132,7 +132,7 @@ class Guard:
     # ------------------------------------------------------------------ what is seen
 
     def at_labels(self, labels: NDArray[np.int64], *, beside_others: bool) -> None:
-        """Inspect the labels that a run is started with.
+        """Check that the training labels have more than one class.
 
         Args:
             labels: (m,) int64 training labels of the images that can be read, -1 = unlabeled.
@@ -151,7 +151,7 @@ class Guard:
         self.say(f"warning: {problem}. {remedy}")
 
     def at_schedule(self, zero_lr_share: float) -> None:
-        """Inspect the part of the run, at its end, in which the learning rate is 0."""
+        """Warn if the learning rate is 0 in a large final part of the run."""
         if self.mode != "none" and zero_lr_share > MUCH_OF_THE_RUN:
             self.say(
                 f"warning: the learning rate is 0 in the last {percent(zero_lr_share)} % of the run, where nothing "
@@ -159,7 +159,7 @@ class Guard:
             )
 
     def at_images(self, pixels: Tensor) -> None:
-        """Inspect (m, p) float prepared images, before the first step.
+        """Check before the first step that prepared images (m, p) float are not all equal.
 
         Raises:
             DivergenceError: they are equal to the last bit.
@@ -173,7 +173,7 @@ class Guard:
         self.say(f"warning: {problem}. {remedy}")
 
     def at_loss(self, loss: float, step: int) -> None:
-        """Inspect the loss of a step; the first one is what later ones are compared with.
+        """Check that the loss has not exploded compared with the first step.
 
         Raises:
             DivergenceError: it has exploded.
@@ -191,12 +191,12 @@ class Guard:
         self._judge(signs, {"loss"}, step, lasting=0)
 
     def measurement_is_due(self, step: int, batch_size: int) -> bool:
-        """Return whether enough images were trained on since the last look, or each epoch is examined."""
+        """Return whether enough images were trained on since the last measurement, or every epoch is measured."""
         enough = self.first_rank is not None or (step - self._looked_at) * batch_size >= LOOK_EVERY
         return self.mode != "none" and enough
 
-    def at_epoch_end(self, look: Look | None, norms: Sequence[float], step: int) -> None:
-        """Inspect features, predictions, groups and weights after an epoch.
+    def at_epoch_end(self, look: NetworkMeasurements | None, norms: Sequence[float], step: int) -> None:
+        """Check features, predictions, groups and weights for signs of failure after an epoch.
 
         Args:
             look: what was seen, if it was time to look.
@@ -229,7 +229,7 @@ class Guard:
         if not self._seen:
             self.good_step = step
 
-    def _signs(self, look: Look) -> list[Sign]:
+    def _signs(self, look: NetworkMeasurements) -> list[Sign]:
         signs = []
         if not look.feature_spread >= self.min_spread:
             problem = f"the features of all images are alike (they differ by {look.feature_spread:.1e} of their length)"
@@ -262,7 +262,7 @@ class Guard:
             signs.append(Sign("clusters", problem, "Check the images, lower --lr, or use fewer clusters."))
         return signs
 
-    def _shrinks(self, look: Look, share: float) -> bool:
+    def _shrinks(self, look: NetworkMeasurements, share: float) -> bool:
         """Whether features that are close together differ in less than a share of the directions of before training."""
         if self.first_rank is None or look.feature_spread >= NEARLY_ALIKE:
             return False
@@ -294,7 +294,7 @@ class Guard:
             self.say(f"warning: step {step}: {sign.problem}. {sign.remedy}")
 
     def extra_state(self) -> dict[str, Any]:
-        """JSON values that a resumed run needs."""
+        """Return the JSON values that a resumed run needs."""
         return {
             "good_step": self.good_step,
             "first_rank": self.first_rank,
@@ -307,7 +307,7 @@ class Guard:
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave; a checkpoint of before there were guards has nothing."""
+        """Restore the state returned by ``extra_state``, which is empty in checkpoints older than the guard."""
         if state:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             self._seen = {name: [int(value) for value in counted] for name, counted in state["seen"].items()}
@@ -322,26 +322,26 @@ _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps i
 
 
 def zero_lr_share(lrs: Sequence[float], peak: float) -> float:
-    """Return the final fraction of the learning rates that is negligible compared with the highest one."""
+    """Return the final fraction of the run in which the learning rate is negligible compared with its peak."""
     alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
     return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the rows that are examined, the same ones throughout a run: (m,) int64, increasing."""
+    """Draw the fixed sample of rows, (m,) int64 in increasing order, that the guard examines during a run."""
     drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
     return np.sort(rows[drawn])
 
 
 def first_rank(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> float:
-    """Effective rank of the features of (m,) rows before training, by the statistics of these images."""
+    """Compute the effective rank of the features of (m,) rows before training, with their batch statistics."""
     # running statistics of a network that was never trained say nothing
     how = FullPass("batch-statistics", order="fixed", batch_size=len(rows))
     return effective_rank(state.embed(method.network.embed, rows, how))
 
 
-def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
-    """Embed a few images and measure; also the method's class vectors and groups, without images.
+def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> NetworkMeasurements:
+    """Measure features and predictions of a few images, and the method's class vectors and groups.
 
     Args:
         method: in evaluation mode.
@@ -357,7 +357,7 @@ def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int
     table = state.embed(both, rows, FullPass(by_network=True))
     features, scores = table[:, : network.embed_dim], table[:, network.embed_dim :]
     cosines = [mean_cosine(vectors) for vectors in network.class_vectors().values() if len(vectors) > 1]
-    return Look(
+    return NetworkMeasurements(
         feature_spread=feature_spread(features),
         effective_rank=effective_rank(features),
         predicted_classes=len(np.unique(scores.argmax(dim=1).numpy())) if scores.shape[1] > 1 else None,
@@ -367,7 +367,7 @@ def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int
 
 
 def feature_spread(features: Tensor) -> float:
-    """Return how far (n, d) rows lie from their mean over how long they are, both root mean squares; NaN: 0."""
+    """Return the standard deviation of features (n, d) divided by their root mean square; 0 if not finite."""
     values = features.double()
     length = values.square().mean().sqrt()
     spread = (values - values.mean(dim=0)).square().mean().sqrt() / length
@@ -375,7 +375,7 @@ def feature_spread(features: Tensor) -> float:
 
 
 def effective_rank(features: Tensor) -> float:
-    """Return the exponential of the entropy of the shares of the centered rows' singular values; 1 if all are equal."""
+    """Return the effective rank of features: the exponential entropy of normalized singular values; 1 if all equal."""
     centered = features.double() - features.double().mean(dim=0)
     if not bool(torch.isfinite(centered).all()):
         return 1.0
@@ -386,7 +386,7 @@ def effective_rank(features: Tensor) -> float:
 
 @torch.no_grad()
 def mean_cosine(vectors: Tensor) -> float:
-    """Return the mean cosine of two different rows of (k, d), k >= 2; 1 if they have no direction any more."""
+    """Return the mean cosine of different rows of vectors (k, d), k >= 2, or 1 if no row has a direction."""
     unit = nn.functional.normalize(vectors.detach().double().flatten(1), dim=1, eps=1e-30)
     k = len(unit)
     cosine = float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (k * (k - 1)))
@@ -404,7 +404,7 @@ def _largest_cluster(groupings: Mapping[str, Tensor]) -> float | None:
 
 @torch.no_grad()
 def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
-    """Return the length of each tensor."""
+    """Return the norm of each tensor."""
     norms = [parameter.detach().norm().float() for parameter in parameters]
     # one copy for all: each would wait for the GPU
     found: list[float] = torch.stack([norm.to(norms[0].device) for norm in norms]).tolist() if norms else []
@@ -412,7 +412,7 @@ def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
 
 
 def check_weights(module: nn.Module, where: str) -> None:
-    """Refuse to continue, and to save, with weights or running statistics that are not finite.
+    """Check that all weights and running statistics are finite.
 
     Raises:
         DivergenceError: naming the first ones.

@@ -24,7 +24,7 @@ from labelkit.training.method import FullPass, Method
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Runs images through networks of a method.
+    """Runner of inference passes over images with the networks of a method, on all processes.
 
     Attributes:
         method: its modules are put into the mode of the pass, and back.
@@ -48,7 +48,7 @@ class Passes:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """See ``TrainState.embed``."""
+        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says."""
         bank = how.bank if how is not None and how.bank is not None else self.bank
         rows = bank.rows if rows is None else rows
         values, visited = self.local(network, rows, how)
@@ -62,7 +62,7 @@ class Passes:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """See ``TrainState.visit``."""
+        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
         how = how or FullPass()
         if how.mode == "eval":
             self.runtime.share_statistics(self.method)

@@ -15,7 +15,7 @@ from labelkit.data.image_bank import ImageBank
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out images for evaluation.
+    """Held-out images and their labels for evaluation.
 
     Attributes:
         bank: they, and nothing else.
@@ -28,7 +28,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a method may use of its run, besides its options and ``DataInfo``.
+    """Inputs that a run offers its method besides options and ``DataInfo``.
 
     Attributes:
         dataset_name: of the images that are trained on.
@@ -56,7 +56,7 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class MonitorInputs:
-    """What a monitor may use besides options and ``DataInfo``.
+    """Inputs that a run offers its monitor besides options and ``DataInfo``.
 
     Attributes:
         rows: (m,) int64, rows of the training set that can be read.

@@ -32,7 +32,7 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Result of one training step.
+    """Loss and logged scalars of one training step.
 
     Attributes:
         loss: scalar to descend.
@@ -45,7 +45,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A number of epochs that are trained alike: the same views, samples, labels and order.
+    """A number of epochs that share the same views, samples, labels and order.
 
     Attributes:
         epochs: length, >= 1.
@@ -77,7 +77,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 @dataclass(frozen=True, slots=True)
 class FullPass:
-    """Runs images through a network, each exactly once.
+    """Settings of an inference pass that runs each image through a network exactly once.
 
     Attributes:
         mode: of the method's modules. ``eval``; ``batch-statistics``: the same, but normalization uses the statistics
@@ -107,7 +107,7 @@ def _nothing(*values: object) -> None:
 
 @dataclass(slots=True)
 class TrainState:
-    """What a method may request from the trainer at an event.
+    """State of the run, and services of the trainer, that a method receives at an event.
 
     Attributes:
         epoch: passes finished; the number of the running one, from 0.
@@ -149,7 +149,7 @@ class TrainState:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """Run ``network`` over the images, each row exactly once.
+        """Run ``network`` over the images, each exactly once, and return all results.
 
         Args:
             network: images (b, c, h, w) to (b, d).
@@ -167,7 +167,7 @@ class TrainState:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Do the same as ``embed``, but leave every process its own part.
+        """Run ``network`` over the images like ``embed``, but return only the results of this process.
 
         Returns:
             (m, d) float32 on the CPU and (m,) int64, the rows they belong to; over all processes each row once.
@@ -177,7 +177,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Scores of a finished run for a person.
+    """Table row of scores of a finished run.
 
     Attributes:
         title: what was measured on which images, with the unit.
@@ -191,7 +191,7 @@ class ScoreTable:
 
 
 class Monitor(ABC):
-    """Looks at the network after an epoch, with knowledge that the method must not have."""
+    """Evaluator of the network after an epoch, which may use labels hidden from the method."""
 
     #: ``before`` is worth a call.
     compares_with_start: ClassVar[bool] = False
@@ -201,31 +201,31 @@ class Monitor(ABC):
         """Return metrics; raise ``DivergenceError`` when going on is useless."""
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Return scores of the features that training starts from, if they mean something; default: nothing."""
+        """Return scores of the features before training, for a later comparison; empty by default."""
         return {}
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return parts of the line after an epoch, in which the monitor need not have measured; default: none."""
+        """Return texts for the progress line of an epoch, in which nothing may have been measured; none by default."""
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning where training made worse what ``before`` found (it may be empty); default: nothing."""
+        """Return a warning if training made the scores of ``before`` (which may be empty) worse, or ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """Return the scores of a finished run; ``None`` if nothing was measured. Default: nothing."""
+        """Return the score table of a finished run, or ``None`` if nothing was measured."""
         return None
 
     def extra_state(self) -> dict[str, Any]:
-        """Return JSON values that a resumed run needs; default: none."""
+        """Return the JSON values that a resumed run needs; empty by default."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to take
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
 
 
 class Method(nn.Module, ABC, Generic[ConfigT]):
-    """One training method.
+    """Base class of training methods.
 
     Args:
         config: its options; read once, here.
@@ -252,14 +252,14 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.data = data
 
     def attach(self, inputs: RunInputs) -> None:
-        """Take what the options name from files and other images; before training, also before it is resumed.
+        """Load what the options refer to, such as files, before training starts or resumes.
 
         Args:
             inputs: what the run has.
         """
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
-        """Return what evaluates the method after an epoch; default: nothing.
+        """Return the monitor that evaluates the method after an epoch, or ``None`` by default.
 
         Args:
             inputs: what the monitor may know. The method must keep nothing of it.
@@ -267,32 +267,33 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return parts of the line after an epoch, behind those of the monitor; default: none."""
+        """Return texts for the progress line after an epoch, following those of the monitor; none by default."""
         return []
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return what a person should know about a finished run with these metrics; default: nothing."""
+        """Return remarks for the user about a finished run with these metrics; none by default."""
         return []
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return what to train on, in order, as far as it is known before training.
+        """Return the phases of training in order, as far as they are known before training.
 
         Args:
             rows: rows of the data set that can be read.
         """
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index`` when the one before has ended; ``None`` ends the run. Default: from ``phases``.
+        """Return phase ``index`` when the previous one has ended, or ``None`` to end the run.
 
-        A phase may depend on state that a checkpoint carries, and must be the same when it is asked for again.
+        Default: from ``phases``. A phase may depend on state that a checkpoint carries, and must be the same when it is
+        asked for again.
         """
         phases = self.phases(rows)
         return phases[index] if index < len(phases) else None
 
     @classmethod
     def paces(cls, config: ConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return how long the phases are and how the optimizer changes in them, without images.
+        """Return the lengths and optimizer schedules of the phases, without loading images.
 
         Where phases are decided on the way, those of a run that finds all that it looks for. Default: as many passes
         over all images as the options say.
@@ -305,36 +306,36 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @classmethod
     def group_rates(cls, config: ConfigT) -> GroupRates:
-        """Return how the learning rates of groups of parameters differ; default: one group, without a name."""
+        """Return how the learning rates of the parameter groups differ; by default one unnamed group."""
         return {"": {}}
 
     @classmethod
     def scheduled(cls, config: ConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return what else changes during training, by name, as the steps of this method use it; default: nothing."""
+        """Return other values that change during training, such as loss weights, by name; none by default."""
         return {}
 
     def planned_steps(self) -> int | None:
-        """Return the most updates that a run can take, if its phases are decided on the way; else ``None``."""
+        """Return the maximum number of updates if phases are decided during training, or ``None``."""
         return None
 
-    def headline(self) -> InferenceNetwork:
-        """Return the network that is evaluated, and that embeds after training; default: ``network``."""
+    def main_network(self) -> InferenceNetwork:
+        """Return the network that is evaluated and that embeds after training; by default ``network``."""
         return self.network
 
     @abstractmethod
     def training_step(self, batch: Batch) -> StepOutput:
-        """Turn one batch into one loss."""
+        """Compute the loss of one batch."""
 
     @abstractmethod
     def eval_view(self) -> ViewSpec:
-        """Return how an image is prepared for ``network.embed``."""
+        """Return the transform that prepares an image for ``network.embed``."""
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
-        """Return further networks to evaluate, by name, next to the headline; default: none."""
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
+        """Return further networks to evaluate besides the main one, by name; none by default."""
         return {}
 
     def reuse_frozen(self) -> ReusablePart | None:
-        """Let training steps take what the frozen part of the network makes of views, and not images.
+        """Allow training steps to take cached outputs of the frozen part of the network instead of images.
 
         Returns:
             What is kept of each view; ``None``: the method has no such part.
@@ -345,11 +346,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
-        """Return how the teacher's keys move in training, and in which blocks; ``None``: they do not."""
+        """Return the update of the teacher's keys and its blocks, or ``None`` if keys do not move."""
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Return groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""
+        """Yield parameter groups for the optimizer; by default without weight decay on biases and 1-d parameters."""
         decayed: list[nn.Parameter] = []
         plain: list[nn.Parameter] = []
         for parameter in self.parameters():
@@ -359,39 +360,39 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         yield {"params": plain, "weight_decay": 0.0}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Before the first step of a new run; a resumed run skips it."""
+        """Run before the first step of a new run, but not of a resumed one."""
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Before the first step of a phase; a run that is resumed inside skips it."""
+        """Run before the first step of a phase, but not if a run is resumed inside it."""
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Before the first step of an epoch, also of one that is resumed inside."""
+        """Run before the first step of an epoch, also if the run is resumed inside it."""
 
     def on_step_start(self, state: TrainState) -> None:
-        """Before a step: remember where the run is."""
+        """Store the state of the run before a step."""
         self._state = state
 
     def on_gradients(self, state: TrainState) -> None:
-        """After the gradients of a step are there, before they are limited and the optimizer moves."""
+        """Run after the gradients of a step are computed, before they are clipped and the optimizer steps."""
 
     def on_step_end(self, state: TrainState) -> None:
-        """After the optimizer moved."""
+        """Run after the optimizer step."""
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """After an epoch; returns metrics for the log."""
+        """Run after an epoch and return metrics for the log."""
         return {}
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
-        """After the last epoch of a phase, before the next one is asked for; returns metrics for the log."""
+        """Run after the last epoch of a phase, before the next phase starts, and return metrics for the log."""
         return {}
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
+        """Return whether ``--init-from`` loads all weights of a run with the same network, without ``take_parts``."""
         return True
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Take the tensors that fit from a run with a similar network; say which, or ``None`` if none fits.
+        """Load the tensors that fit from a run with a similar network; return their description, or ``None``.
 
         Args:
             tensors: parameters and buffers of the run, by name.
@@ -400,10 +401,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def on_backbone_taken(self) -> None:
-        """After ``--init-from`` gave weights to the backbone of ``network`` alone."""
+        """Run after ``--init-from`` loaded weights into the backbone of ``network`` alone."""
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return groups of the rows, by name: (n,) integers, -1 = none; scored where truth is known."""
+        """Return cluster ids by name, (n,) integers with -1 for none, to be scored where the true class is known."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
@@ -411,19 +412,19 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
 
     def forward(self, batch: Batch) -> StepOutput:
-        """Call ``training_step``; this is what runs under a process group."""
+        """Call ``training_step``, so that gradients are averaged under a process group."""
         return self.training_step(batch)
 
 
 def trainable_names(method: nn.Module) -> list[str]:
-    """Names of the parameters that are trained."""
+    """Return the names of the trainable parameters."""
     return [name for name, parameter in method.named_parameters() if parameter.requires_grad]
 
 
 def count_parameters(method: nn.Module) -> tuple[int, int]:
-    """Return (all, trainable) numbers of parameters."""
+    """Return the numbers of all and of trainable parameters."""
     sizes = [(p.numel(), p.requires_grad) for p in method.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trainable in sizes if trainable)

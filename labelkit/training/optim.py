@@ -17,7 +17,7 @@ _PREFIX = "optimizer.0/"
 def build_optimizer(
     groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Return ``sgd`` (``nesterov``: its momentum looks ahead), ``adam`` or ``adamw`` over parameters that are trained.
+    """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
         ValueError: unknown name, or nothing to train.
@@ -36,25 +36,25 @@ def build_optimizer(
 
 
 def group_lr(lr: float, epoch: int, group: Mapping[str, Any]) -> float:
-    """Learning rate of a group: its ``lr_scale`` multiplies that of the run, and before its ``first_epoch`` it is 0."""
+    """Return the learning rate of a parameter group: ``lr`` times its ``lr_scale``, or 0 before ``first_epoch``."""
     return float(lr * group.get("lr_scale", 1.0)) if epoch >= group.get("first_epoch", 0) else 0.0
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
-    """Set the learning rate of every group."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = group_lr(lr, epoch, group)
 
 
 def set_betas(optimizer: torch.optim.Optimizer, betas: tuple[float, float]) -> None:
-    """Set the decays of Adam's moments; another optimizer has none."""
+    """Set Adam's betas in every parameter group that has them."""
     for group in optimizer.param_groups:
         if "betas" in group:
             group["betas"] = betas
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Set the weight decay of the groups that were built with ``is_decayed``."""
+    """Set the weight decay of the parameter groups that are marked ``is_decayed``."""
     for group in optimizer.param_groups:
         if group.get("is_decayed", False):
             group["weight_decay"] = weight_decay
@@ -63,7 +63,7 @@ def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> N
 def named_optimizer_state(
     optimizer: torch.optim.Optimizer, module: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, float | int | bool]]:
-    """Return tensors ``optimizer.0/<parameter>/<key>`` and scalars of the same form."""
+    """Return the optimizer state as tensors and scalars with keys ``optimizer.0/<parameter>/<key>``."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, float | int | bool] = {}
@@ -85,7 +85,7 @@ def load_named_optimizer_state(
     *,
     where: str,
 ) -> None:
-    """Restore what ``named_optimizer_state`` returned.
+    """Restore the optimizer state returned by ``named_optimizer_state``.
 
     Raises:
         CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.

@@ -51,7 +51,7 @@ _MOST_SAMPLES = 1 << 32
 
 
 class RunDir:
-    """One run folder, locked by this process while it is open.
+    """A run folder that is locked by this process while it is open.
 
     Args:
         path: the folder.
@@ -67,11 +67,11 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
+        """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Make the folder or take it over, and lock it; nothing in it changes before ``begin``.
+        """Create or take over the run folder and lock it, changing nothing in it before ``begin``.
 
         Raises:
             OutputExistsError: the folder is there and neither flag is given.
@@ -106,7 +106,7 @@ class RunDir:
             raise resource_error(error, str(self.path)) from error
 
     def begin(self, method: str, options: Mapping[str, Any]) -> None:
-        """Start a new run: remove what an overwritten one left, write the options."""
+        """Start a new run by removing files of an overwritten one and writing the options."""
         if self.writes:
             try:
                 self._clear()
@@ -116,13 +116,13 @@ class RunDir:
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a run that continues with some that may differ, such as more epochs."""
+        """Write the options of a resumed run, some of which may differ, such as more epochs."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def discard_unless_trained(self) -> None:
-        """Remove what this process wrote, and the folder if nothing else is in it; once trained, all stays."""
+        """Remove the files of this process, and an empty folder, unless training has begun."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:
@@ -132,7 +132,7 @@ class RunDir:
             self.path.rmdir()
 
     def close(self) -> None:
-        """Release the lock; files stay."""
+        """Release the lock and close the log; files stay."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -168,17 +168,17 @@ class RunDir:
         options.unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> None:
-        """Commit a small text file."""
+        """Write a small text file into the run folder, atomically."""
         if self.writes:
             commit_bytes(self.path / name, text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
-        """Commit a small JSON file."""
+        """Write a small JSON file into the run folder, atomically."""
         if self.writes:
             commit_json(self.path / name, value)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line to ``metrics.jsonl``."""
+        """Append a record to ``metrics.jsonl``."""
         if not self.writes:
             return
         try:
@@ -190,7 +190,7 @@ class RunDir:
             raise resource_error(error, str(self.path / METRICS)) from error
 
     def metrics_length(self) -> int:
-        """Bytes of ``metrics.jsonl`` so far, synced to disk."""
+        """Sync ``metrics.jsonl`` to disk and return its length in bytes."""
         if self._metrics is not None:
             self._metrics.flush()
             os.fsync(self._metrics.fileno())
@@ -198,7 +198,7 @@ class RunDir:
         return path.stat().st_size if path.exists() else 0
 
     def truncate_metrics(self, length: int) -> None:
-        """Drop log lines written after the checkpoint from which a run resumes."""
+        """Truncate ``metrics.jsonl`` to the length that a checkpoint recorded."""
         path = self.path / METRICS
         if self.writes and path.exists() and path.stat().st_size > length:
             with path.open("rb+") as file:
@@ -216,7 +216,7 @@ def _foreign(run: Path) -> list[str]:
 
 
 def is_file_of_run(path: Path) -> bool:
-    """Return whether a file is one that training wrote, so that nothing else may replace it."""
+    """Return whether training wrote this file, so that nothing else may replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 
@@ -239,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
-    """Return (method, options) of a run folder.
+    """Return the method and the options of a run folder.
 
     Raises:
         CheckpointError: it is not a run folder.
@@ -264,7 +264,7 @@ _INFO_KEYS = {"num_samples": int, "num_old_classes": int, "class_names": list, "
 
 
 def read_split(run: Path) -> dict[str, Any]:
-    """Return ``split.json`` of a run folder: what it was trained on, and which labels could be used.
+    """Return the ``split.json`` of a run folder: its training images and usable labels.
 
     Raises:
         CheckpointDamaged: it is missing, or not what training writes.
@@ -296,7 +296,7 @@ def check_same_options(
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
 ) -> str | None:
-    """Compare the options of a resumed run with those that started it.
+    """Check that a resumed run has the options that it was started with.
 
     Args:
         run: its folder.
@@ -343,7 +343,7 @@ def check_same_options(
 
 
 class RunLog:
-    """Writes numbers with the moment they belong to.
+    """Log of a run's metrics with the epoch and step they belong to.
 
     Args:
         run: where to; ``None`` = nowhere.
@@ -355,17 +355,17 @@ class RunLog:
         self._is_main = is_main
 
     def epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Write what an epoch came to."""
+        """Write the metrics of an epoch."""
         if self._run is not None:
             self._run.log({"epoch": epoch, "step": step, **metrics})
 
     def step(self, epoch: int, step: int, lr: float, means: Mapping[str, float]) -> None:
-        """Write the losses of a step."""
+        """Write the losses and learning rate of a step."""
         if self._run is None or not self._is_main:
             return
         self._run.log({"epoch": epoch, "step": step, "kind": "step", "lr": lr, **means})
 
     def event(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write what a method says of an event."""
+        """Write the values that a method reports about an event."""
         if self._run is not None and self._is_main:
             self._run.log({"epoch": epoch, "step": step, "kind": kind, **values})

@@ -19,7 +19,7 @@ _RESTORE = "Restore it from a copy."
 
 @dataclass
 class CheckpointStatus:
-    """One checkpoint.
+    """State and faults of one checkpoint.
 
     Attributes:
         folder: where it lies.
@@ -43,7 +43,7 @@ class CheckpointStatus:
 
 @dataclass
 class TrainingStatus:
-    """A run folder.
+    """Progress, checkpoints and faults of a run folder.
 
     Attributes:
         folder: the run.
@@ -72,7 +72,7 @@ class TrainingStatus:
 
 
 def checkpoint_status(folder: Path) -> CheckpointStatus:
-    """Compare every file of a checkpoint with its digest."""
+    """Verify every file of a checkpoint and return its state and faults."""
     status = CheckpointStatus(folder)
     try:
         state = read_state(folder)
@@ -89,7 +89,7 @@ def checkpoint_status(folder: Path) -> CheckpointStatus:
 
 
 def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
-    """Inspect a run folder; every checkpoint is verified.
+    """Inspect a run folder and verify every checkpoint in it.
 
     Args:
         run: the folder.
@@ -115,7 +115,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
         status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
         raise resource_error(error, str(run)) from error
-    look_at_checkpoints(run / "checkpoints", status, report)
+    add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.metrics_bytes for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
         problem = f"{status.metrics_bytes} bytes, the last checkpoint was written after {longest}"
@@ -123,10 +123,8 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     return status
 
 
-def look_at_checkpoints(
-    folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None
-) -> None:
-    """Add all checkpoints of a folder, and what ``last.json`` and ``best.json`` say."""
+def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
+    """Add the status of every checkpoint in a folder, and the contents of ``last.json`` and ``best.json``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
             found = checkpoint_status(path)

@@ -30,7 +30,7 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Sums of the scalars of each step; diagnostics (``diag/...``) are left out.
+    """Running sums of the logged scalars except diagnostics (``diag/...``), for the means of an epoch.
 
     Attributes:
         count: steps that were added.
@@ -41,7 +41,7 @@ class EpochMeans:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
-        """Add a step."""
+        """Add the loss and the logged scalars of a step."""
         values = {"loss": loss.detach(), **{name: value for name, value in logs.items() if value.ndim == 0}}
         for name, value in values.items():
             if name.startswith("diag/"):
@@ -50,12 +50,12 @@ class EpochMeans:
         self.count += 1
 
     def is_finite(self) -> bool:
-        """Return whether all losses were; a sum keeps any NaN."""
+        """Return whether all losses added so far were finite."""
         total = self._sums.get("loss")
         return total is None or bool(torch.isfinite(total))
 
     def take(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """Return the means, and reset the sums.
+        """Return the means of the scalars and reset the sums.
 
         Args:
             mean: of a scalar over the processes.
@@ -70,7 +70,7 @@ class EpochMeans:
         return {f"{_PREFIX}{name}": value for name, value in self._sums.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], count: int, device: torch.device) -> dict[str, Tensor]:
-        """Take the sums out of tensors of a checkpoint; return the others."""
+        """Restore the sums from tensors of a checkpoint and return the remaining tensors."""
         self._sums = {k.removeprefix(_PREFIX): v.to(device) for k, v in tensors.items() if k.startswith(_PREFIX)}
         self.count = count
         return {name: value for name, value in tensors.items() if not name.startswith(_PREFIX)}
@@ -78,7 +78,7 @@ class EpochMeans:
 
 @dataclass
 class Clock:
-    """Current epoch and step of the run.
+    """Current epoch, step and phase of the run.
 
     Attributes:
         epoch: the running epoch, from 0.
@@ -98,7 +98,7 @@ class Clock:
 
 @dataclass
 class Progress:
-    """Progress of a run, besides the state of its parts.
+    """Clock, best score and metrics of a run, as saved in checkpoints.
 
     Attributes:
         clock: where it is.
@@ -115,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """Everything with a state of its own that a resumed run needs."""
+    """Components of a run whose state a checkpoint saves and a resumed run restores."""
 
     method: Method[Any]
     optimizer: torch.optim.Optimizer
@@ -132,7 +132,7 @@ class RunParts:
         metadata: Mapping[str, str],
         best: bool,
     ) -> None:
-        """Commit a checkpoint.
+        """Write a checkpoint of all components.
 
         Args:
             writer: of the run folder.
@@ -157,9 +157,9 @@ class RunParts:
             "monitor": self.monitor.extra_state() if self.monitor is not None else {},
             "guard": self.guard.extra_state(),
             "metrics_bytes": metrics_bytes,
-            "exactness": exactness(self.runtime),
+            "exactness": reproducibility_facts(self.runtime),
         }
-        about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.headline())}
+        about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.main_network())}
         writer.save(
             clock.step,
             model=self.method.state_dict(),
@@ -172,7 +172,7 @@ class RunParts:
         )
 
     def restore(self, checkpoint: LoadedCheckpoint, say: Callable[[str], None]) -> Progress:
-        """Give all parts the state that they had; return the progress.
+        """Restore all components from a checkpoint and return the progress of the run.
 
         Args:
             checkpoint: of the run.
@@ -200,7 +200,7 @@ class RunParts:
         generators = progress.means.restore(tensors, state["summed"], self.runtime.device)
         if checkpoint.has(own):
             restore_generators(generators, self.runtime.device)
-        now, then = exactness(self.runtime), state["exactness"]
+        now, then = reproducibility_facts(self.runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):
                 say(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
@@ -209,8 +209,8 @@ class RunParts:
         return progress
 
 
-def exactness(runtime: Runtime) -> dict[str, Any]:
-    """Return what must agree for a resumed run to give the same bits."""
+def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:
+    """Return the properties that must match for a resumed run to be bit-exact."""
     return {
         "labelkit": __version__,
         "torch": torch.__version__,
@@ -224,7 +224,7 @@ def exactness(runtime: Runtime) -> dict[str, Any]:
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:
-    """Return what decides about the bits of a GPU; nothing for other devices."""
+    """Return the GPU properties that affect results bit for bit, or an empty dictionary without a GPU."""
     if device.type != "cuda":
         return {}
     return {

@@ -17,7 +17,7 @@ BETAS = (0.9, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """Linear warm-up, then cosine, constant, or constant with drops.
+    """Learning rate schedule with linear warm-up, then cosine, constant or step decay.
 
     Args:
         peak: highest value, > 0.
@@ -46,8 +46,8 @@ class LearningRate:
     moves_each_step: bool = False
 
     @classmethod
-    def of(cls, config: TrainConfig) -> LearningRate:
-        """Return the one that the options of a run ask for."""
+    def from_config(cls, config: TrainConfig) -> LearningRate:
+        """Create the schedule from the options of a run."""
         return cls(
             config.lr,
             config.epochs,
@@ -73,7 +73,7 @@ class LearningRate:
             )
 
     def at(self, epoch: float) -> float:
-        """Value at a time in epochs; ``epoch`` may be a fraction."""
+        """Return the learning rate at a time in epochs, which may be fractional."""
         if epoch < self.warmup_epochs:
             return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
         if self.shape == "constant":
@@ -85,12 +85,14 @@ class LearningRate:
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
 
     def within(self, epoch: int, share: float) -> float:
-        """Value inside an epoch of which a share in [0, 1) is over."""
+        """Return the learning rate inside an epoch of which a fraction in [0, 1) is over."""
         return self.at(epoch + share if self.moves_each_step else epoch)
 
 
 def sigmoid_ramp(step: float, length: float) -> float:
-    """Growth ``exp(-5 (1 - t/T)^2)`` to 1 at ``length``, from 0.0067 at 0; 1 throughout if the length is 0.
+    """Return the ramp-up ``exp(-5 (1 - t/T)^2)``, from 0.0067 at step 0 to 1 at ``length``.
+
+    1 throughout if the length is 0.
 
     Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``.
     """
@@ -101,7 +103,7 @@ def sigmoid_ramp(step: float, length: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GrowingWeight:
-    """Weight of a loss that grows at the start.
+    """Loss weight that ramps up at the start of training.
 
     Args:
         full: value from ``steps`` on.
@@ -129,7 +131,7 @@ class GrowingWeight:
 
 
 def horizon_decay(steps: int, largest: float = 0.999) -> float:
-    """Largest useful decay of an average over a phase: ``min(largest, max(0, 1 - 10 / steps))``.
+    """Return the maximum useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 
     A mean over longer than a tenth of the phase would still be about where it started. Source: snowball,
     specification 3.2 (ours).
@@ -139,7 +141,7 @@ def horizon_decay(steps: int, largest: float = 0.999) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EMADecay:
-    """Decay of a teacher: a low one, a high one after ``ramp_steps``, and never more than a mean of all so far.
+    """EMA decay of a teacher: low before ``ramp_steps``, high after, and never above that of a plain mean.
 
     ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
 
@@ -169,7 +171,7 @@ class EMADecay:
 
 @dataclass(frozen=True, slots=True)
 class PhaseLearningRate:
-    """Learning rate of one phase, by its step from 0.
+    """Learning rate schedule of one phase as a function of its step, counted from 0.
 
     Args:
         peak: highest value, > 0.
@@ -215,7 +217,9 @@ class PhaseLearningRate:
 
 @dataclass(frozen=True, slots=True)
 class AdamMoments:
-    """Decays of Adam's moments in one phase, by its step from 0; they follow the ramps of the learning rate.
+    """Schedule of Adam's betas in one phase as a function of its step, counted from 0.
+
+    They follow the ramps of the learning rate.
 
     Args:
         steps: length of the phase, T.
@@ -255,7 +259,7 @@ def _falling(share: float, length: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CosineSchedule:
-    """From one value to another along half a cosine: ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``.
+    """Cosine schedule between two values: ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``.
 
     Args:
         start: s, at the end of the warm-up.

@@ -17,7 +17,7 @@ from labelkit.training.schedules import LearningRate
 
 
 class Moment(Protocol):
-    """Where a run is; the trainer's state is one, and so is a moment of a plan.
+    """Protocol of a position in a run, such as the trainer's state or a moment of a plan.
 
     Attributes:
         epoch: number of the running pass, from 0.
@@ -46,8 +46,8 @@ Scheduled = Callable[[Moment], float]
 """A value that changes during training; not-a-number where it has no part."""
 
 
-class Changes(Protocol):
-    """How the optimizer changes in a phase: each a function of the step of the phase, from 0, or ``None``."""
+class OptimizerSchedules(Protocol):
+    """Optimizer schedules of a phase: functions of its step, counted from 0, or ``None`` where nothing changes."""
 
     @property
     def lr(self) -> Callable[[int], float] | None: ...  # noqa: D102 - see above
@@ -59,7 +59,7 @@ class Changes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """Number of images of a run.
+    """Number of training images and labeled images of a run.
 
     Attributes:
         images: that it trains on; ``None`` = not known.
@@ -70,7 +70,7 @@ class RunSize:
     labeled: int | None = None
 
     def known_images(self) -> int:
-        """Return the images.
+        """Return the number of training images, or raise an error if it is unknown.
 
         Raises:
             ConfigError: their number is not known.
@@ -81,7 +81,7 @@ class RunSize:
         return self.images
 
     def known_labels(self) -> int:
-        """Return the labeled ones.
+        """Return the number of labeled images, or raise an error if it is unknown.
 
         Raises:
             ConfigError: their number is not known.
@@ -95,7 +95,7 @@ class RunSize:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a phase is and how the optimizer changes in it; what `engine.method.Phase` says without images.
+    """Length and optimizer schedules of a phase, known without its images.
 
     Attributes:
         epochs: length, >= 1.
@@ -115,7 +115,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class PhaseLength:
-    """Updates of a phase.
+    """Number of optimizer updates per epoch and in all of a phase.
 
     Attributes:
         whole: of an epoch that is not cut short.
@@ -128,8 +128,8 @@ class PhaseLength:
     steps: int | None = None
 
     @classmethod
-    def of(cls, draws: int, epochs: int, steps: int | None, config: RunConfig) -> PhaseLength:
-        """Count the updates.
+    def from_config(cls, draws: int, epochs: int, steps: int | None, config: RunConfig) -> PhaseLength:
+        """Compute the number of updates of a phase from its number of images and epochs.
 
         Args:
             draws: images that an epoch draws.
@@ -150,19 +150,19 @@ class PhaseLength:
         return cls(whole, epochs, steps)
 
     def updates(self, epoch: int) -> int:
-        """Updates in an epoch of the phase, from 0."""
+        """Return the number of updates in an epoch of the phase, counted from 0."""
         return self.whole if self.steps is None else max(0, min(self.whole, self.steps - epoch * self.whole))
 
     @property
     def total(self) -> int:
-        """Updates of all of it."""
+        """Return the total number of updates of the phase."""
         steps = self.whole * self.epochs
         return steps if self.steps is None else min(steps, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerValues:
-    """Optimizer settings before an update; ``None`` leaves the initial value."""
+    """Optimizer settings of an update, where ``None`` keeps the initial value."""
 
     lr: float | None
     weight_decay: float | None
@@ -170,9 +170,15 @@ class OptimizerValues:
 
 
 def optimizer_values(
-    phase: Changes, rate: LearningRate | None, *, epoch: int, step_in_epoch: int, updates: int, step_in_phase: int
+    phase: OptimizerSchedules,
+    rate: LearningRate | None,
+    *,
+    epoch: int,
+    step_in_epoch: int,
+    updates: int,
+    step_in_phase: int,
 ) -> OptimizerValues:
-    """Return what the optimizer gets before an update.
+    """Compute the learning rate, weight decay and betas of an update.
 
     Args:
         phase: the running one.
@@ -196,7 +202,7 @@ def optimizer_values(
 
 @dataclass(frozen=True, slots=True)
 class PlannedMoment:
-    """A `Moment` of a plan."""
+    """A position in a planned run that has not been trained."""
 
     epoch: int
     step: int
@@ -207,7 +213,7 @@ class PlannedMoment:
 
 
 class Plan:
-    """All updates of a run, counted without training.
+    """Plan of all updates of a run, computed without training.
 
     Args:
         paces: of its phases.
@@ -219,23 +225,23 @@ class Plan:
 
     def __init__(self, paces: Sequence[Pace], config: RunConfig) -> None:
         self.paces = tuple(paces)
-        self.lengths = tuple(PhaseLength.of(pace.draws, pace.epochs, pace.steps, config) for pace in paces)
+        self.lengths = tuple(PhaseLength.from_config(pace.draws, pace.epochs, pace.steps, config) for pace in paces)
         self.starts = (0, *accumulate(length.total for length in self.lengths))
         self._epochs = (0, *accumulate(length.epochs for length in self.lengths))
-        self._rate = None if config.in_epochs is None else LearningRate.of(config.in_epochs)
+        self._rate = None if config.in_epochs is None else LearningRate.from_config(config.in_epochs)
 
     @property
     def steps(self) -> int:
-        """Updates in total."""
+        """Return the total number of updates."""
         return self.starts[-1]
 
     @property
     def epochs(self) -> int:
-        """Epochs in total."""
+        """Return the total number of epochs."""
         return self._epochs[-1]
 
     def at(self, step: int) -> PlannedMoment:
-        """Where the run is before an update, counted from 0.
+        """Return the position of the run before an update, counted from 0.
 
         Raises:
             ValueError: the run has no such update.
@@ -248,7 +254,7 @@ class Plan:
         return PlannedMoment(self._epochs[phase] + epoch, step, length.updates(epoch), phase, in_phase, length.total)
 
     def optimizer(self, now: PlannedMoment) -> OptimizerValues:
-        """What the optimizer gets in the next update."""
+        """Return the optimizer settings of the next update."""
         return optimizer_values(
             self.paces[now.phase],
             self._rate,
@@ -259,7 +265,7 @@ class Plan:
         )
 
     def epoch_starts(self) -> Iterator[int]:
-        """First update of each epoch, counted from 0."""
+        """Yield the first update of each epoch, counted from 0."""
         for length, start in zip(self.lengths, self.starts, strict=False):
             yield from range(start, start + length.total, length.whole)
 

@@ -44,7 +44,7 @@ from labelkit.training.timing import PhaseLength, optimizer_values
 
 
 class SignalWatch:
-    """Remembers signals until the training looks.
+    """Record of signals received during training, for the training loop to check.
 
     Attributes:
         stop: SIGINT, SIGTERM or SIGHUP, if one came: stop after the running step.
@@ -57,7 +57,7 @@ class SignalWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take signals while the block runs; in the main thread alone, since elsewhere they belong to our caller."""
+        """Record signals inside a ``with`` block in the main thread; elsewhere they belong to the caller."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stop = number
@@ -88,15 +88,15 @@ CHECKPOINT_MINUTES: Final = 10.0
 
 
 class Report(Protocol):
-    """Reports training progress to the user."""
+    """Protocol of an object that reports training progress to the user."""
 
     def advance(self, n: int = 1, **info: Any) -> None:
-        """Move on by ``n`` steps; ``info`` is shown next to the bar."""
+        """Advance the progress by ``n`` steps and show ``info`` next to the bar."""
 
 
 @dataclass
 class FitResult:
-    """Result of a training run.
+    """Metrics, number of updates and time of a training run.
 
     Attributes:
         metrics: of the last epoch.
@@ -114,7 +114,7 @@ class FitResult:
 
 
 class Trainer:
-    """Trains one method into one run folder.
+    """Training loop of one method, writing into one run folder.
 
     Args:
         method: the network and its events.
@@ -186,7 +186,7 @@ class Trainer:
         planned = sum(phase.epochs for phase in self.phases)
         if planned != counted.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
-        return LearningRate.of(counted)
+        return LearningRate.from_config(counted)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
         """Return the options with the number of processes that decode."""
@@ -208,19 +208,19 @@ class Trainer:
             run.checkpoints,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
-            share=self.runtime.share,
+            share=self.runtime.broadcast_text,
             barrier=self.runtime.barrier,
         )
 
     @property
     def clock(self) -> Clock:
-        """Current epoch and step of the run."""
+        """Return the current epoch and step of the run."""
         return self.progress.clock
 
     # ------------------------------------------------------------------ the run
 
     def fit(self) -> FitResult:
-        """Train from where the clock stands to the end of the last phase.
+        """Train from the current epoch and step to the end of the last phase.
 
         Raises:
             DivergenceError: the loss or weights are not finite, or guard or monitor gave up.
@@ -247,7 +247,7 @@ class Trainer:
         return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def score_start(self) -> dict[str, float]:
-        """Return what the monitor finds in the features that training starts from; nothing without one."""
+        """Return the monitor's scores of the features before training, or nothing without a monitor."""
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
@@ -412,7 +412,7 @@ class Trainer:
             asked = due = False  # all count the same steps, so that none asks alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
-            asked, due = self.runtime.any_of([self._signals.stop is not None, due])
+            asked, due = self.runtime.any_process([self._signals.stop is not None, due])
         if asked or self._stop_reached():
             self._check_sound()
             self.save(best=False)
@@ -432,7 +432,7 @@ class Trainer:
     # ------------------------------------------------------------------ shared parts
 
     def steps_per_epoch(self, epoch: int | None = None) -> int:
-        """Optimizer updates in an epoch of the running phase.
+        """Return the number of optimizer updates in an epoch of the running phase.
 
         Args:
             epoch: of the run; default: the running one.
@@ -445,10 +445,10 @@ class Trainer:
         return self._length(self._phase()).updates(epoch - self.clock.phase_epoch)
 
     def _length(self, phase: Phase) -> PhaseLength:
-        return PhaseLength.of(len(phase.sampler), phase.epochs, phase.steps, self.config)
+        return PhaseLength.from_config(len(phase.sampler), phase.epochs, phase.steps, self.config)
 
     def total_steps(self) -> int:
-        """Optimizer updates of the whole run; where phases are decided on the way, of the longest possible one."""
+        """Return the number of optimizer updates of the run, at most if its phases are decided on the way."""
         planned = self.method.planned_steps()
         return sum(self._length(phase).total for phase in self.phases) if planned is None else planned
 
@@ -486,7 +486,7 @@ class Trainer:
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
-        """See ``TrainState.batches``: this process's share of the batches of the phase's first epoch.
+        """Return this process's share of the batches of a phase's first epoch, as ``TrainState.batches`` says.
 
         Args:
             phase: what to make batches of; its length and learning rate are the caller's business.
@@ -495,7 +495,7 @@ class Trainer:
         return self._loader_of(phase, epoch).epoch(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """See ``TrainState.average_gradients``."""
+        """Average the gradients of parameters over all processes, as ``TrainState.average_gradients`` says."""
         for parameter in parameters:
             if parameter.grad is not None and self.runtime.world_size > 1:
                 parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
@@ -533,7 +533,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """See ``TrainState.embed``."""
+        """Run a network over images and return all results on every process, as ``TrainState.embed`` says."""
         return self._passes().full(network, rows, how)
 
     def local_pass(
@@ -542,7 +542,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """See ``TrainState.visit``."""
+        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
         return self._passes().local(network, rows, how)
 
     # ------------------------------------------------------------------ checkpoints
@@ -551,7 +551,7 @@ class Trainer:
         return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
 
     def save(self, *, best: bool) -> None:
-        """Commit a checkpoint of everything that a resumed run needs."""
+        """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
         length = self.run.metrics_length() if self.run.writes else 0
@@ -559,7 +559,7 @@ class Trainer:
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
-        """Resume a run from the checkpoint.
+        """Restore the state of the run from a checkpoint.
 
         Raises:
             CheckpointMismatch: parameters differ in name or shape.

@@ -14,12 +14,12 @@ from labelkit.cli.console import (
     Output,
     cell_text,
     current_output,
+    escape_control,
     json_text,
     plain_table,
     print_error,
     print_message,
     print_result,
-    printable,
     use_output,
     write,
 )
@@ -116,7 +116,7 @@ def test_no_text_of_the_package_formats_percent_in_a_way_of_its_own() -> None:
 
 def test_a_name_cannot_drive_the_terminal() -> None:
     assert cell_text("a\x1b[2Jb\n\udce9") == r"a\x1b[2Jb\n\udce9"
-    assert printable("\x07\x9b") == r"\x07\x9b"
+    assert escape_control("\x07\x9b") == r"\x07\x9b"
 
 
 def test_arrays_and_numpy_numbers_become_json() -> None:

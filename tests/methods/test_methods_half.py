@@ -27,7 +27,7 @@ NUMBERS = {torch.bool: np.bool_, torch.float32: np.float32, torch.int64: np.int6
 def _no_numbers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What reads numbers on the CPU, of which there are none, gets ones."""
     monkeypatch.setattr(DenseObjective, "_check_finite", lambda self, projections, state: None)
-    monkeypatch.setattr(StudentClock, "of", classmethod(lambda cls, state, fresh=True: cls()))
+    monkeypatch.setattr(StudentClock, "from_state", classmethod(lambda cls, state, fresh=True: cls()))
     monkeypatch.setattr(
         FakeTensor, "numpy", lambda self: np.ones(tuple(self.shape), dtype=NUMBERS[self.dtype]), raising=False
     )

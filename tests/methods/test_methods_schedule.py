@@ -31,7 +31,7 @@ def finds_all(setup: Any) -> None:
     growth, rows = setup.method.growth, setup.bank.rows
 
     def discover(state: TrainState) -> int:
-        count = growth.wanted(rows)
+        count = growth.num_to_discover(rows)
         if count:
             places = rows[growth.labels()[rows] < 0][:count]
             ranks = np.arange(1, count + 1)

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 
 from labelkit.cli.main import main
-from labelkit.cli.process import end, prepare
+from labelkit.cli.process import exit_process, prepare_streams
 from labelkit.errors import Interrupted
 
 PLACES = (
@@ -33,12 +33,12 @@ def run() -> None:
                 os.kill(os.getpid(), number)
 
     sys.setprofile(hook)
-    prepare()
+    prepare_streams()
     try:
         code = main(words)
     except Interrupted as interrupted:
         code = interrupted.exit_code
-    end(code)
+    exit_process(code)
 
 
 if __name__ == "__main__":

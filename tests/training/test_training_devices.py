@@ -18,7 +18,7 @@ from labelkit.errors import ResourceError
 from labelkit.training import devices
 from labelkit.training.compute_device import has_native_bf16
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
-from labelkit.training.saving import exactness
+from labelkit.training.saving import reproducibility_facts
 from safetensors.torch import load, save
 
 TWO_PROCESSES = """
@@ -28,9 +28,9 @@ from labelkit.training.devices import Runtime
 runtime = Runtime(device="cpu")
 rank, size = runtime.rank, runtime.world_size
 assert size == 2
-assert runtime.share(f"rank {rank}") == "rank 0"
-assert runtime.texts(f"rank {rank}") == ["rank 0", "rank 1"]
-assert runtime.any_of([False, rank == 1, True]) == [False, True, True]
+assert runtime.broadcast_text(f"rank {rank}") == "rank 0"
+assert runtime.gather_texts(f"rank {rank}") == ["rank 0", "rank 1"]
+assert runtime.any_process([False, rank == 1, True]) == [False, True, True]
 assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
 table = torch.arange(30.0).reshape(10, 3)
 for positions in ([[0, 1, 2, 3, 9, 8, 7], [6, 5, 4]], [list(range(10)), []], [[], list(range(10))]):
@@ -199,7 +199,7 @@ def test_a_resume_on_a_gpu_compares_what_decides_about_its_bits(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     runtime = on_cuda("cuda:1", deterministic=True)
-    facts = exactness(runtime)
+    facts = reproducibility_facts(runtime)
     assert (facts["gpu"], facts["cuda"], facts["deterministic"]) == ("GPU of cuda:1", torch.version.cuda, True)
     assert facts["cudnn"] == 91002
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.training.devices import FixedOrder, explain_nondeterminism, resized, running_sums
+from labelkit.training.devices import FixedOrder, explain_nondeterminism, resize_bicubic, running_sums
 from torch import Tensor
 
 
@@ -19,7 +19,7 @@ def test_positions_are_resized_as_torch_does(size: tuple[int, int]) -> None:
     ours = torch.randn(1, 8, 4, 6, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
     weights = torch.randn(1, 8, *size)
-    one, other = resized(ours, *size), _resize(theirs, *size)
+    one, other = resize_bicubic(ours, *size), _resize(theirs, *size)
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     (one * weights).sum().backward()
     (other * weights).sum().backward()
@@ -73,7 +73,7 @@ def test_only_what_has_no_fixed_order_is_replaced(monkeypatch: pytest.MonkeyPatc
     from labelkit.training import devices as fixed_order
 
     asked: list[str] = []
-    monkeypatch.setattr(fixed_order, "resized", lambda images, *size: asked.append(f"resized {size}"))
+    monkeypatch.setattr(fixed_order, "resize_bicubic", lambda images, *size: asked.append(f"resized {size}"))
     monkeypatch.setattr(fixed_order, "running_sums", lambda values, dim: asked.append(f"sums {dim}"))
     trained, plain = torch.rand(1, 2, 4, 4, requires_grad=True), torch.rand(1, 2, 4, 4)
     with FixedOrder():

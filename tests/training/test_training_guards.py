@@ -14,7 +14,7 @@ from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.guards import (
     Guard,
-    Look,
+    NetworkMeasurements,
     effective_rank,
     feature_spread,
     mean_cosine,
@@ -23,8 +23,8 @@ from labelkit.training.guards import (
 from torch import nn
 
 Make = Callable[..., Any]
-SOUND = Look(feature_spread=0.5, effective_rank=4.0)
-ALIKE = Look(feature_spread=1e-6, effective_rank=4.0)
+SOUND = NetworkMeasurements(feature_spread=0.5, effective_rank=4.0)
+ALIKE = NetworkMeasurements(feature_spread=1e-6, effective_rank=4.0)
 
 
 def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
@@ -113,7 +113,9 @@ def _shown(guard: Guard, *looks: tuple[float, float]) -> None:
     """Let a guard look at (spread, share of the directions before training) after each epoch of 18 steps."""
     guard.first_rank = 40.0
     for epoch, (spread, share) in enumerate(looks, start=1):
-        guard.at_epoch_end(Look(feature_spread=spread, effective_rank=share * 40.0), [float(epoch)], 18 * epoch)
+        guard.at_epoch_end(
+            NetworkMeasurements(feature_spread=spread, effective_rank=share * 40.0), [float(epoch)], 18 * epoch
+        )
 
 
 # of TAC-CCL on Omniglot, seeds 0 to 2
@@ -155,12 +157,12 @@ def test_a_method_that_may_collapse_is_looked_at_after_every_epoch() -> None:
 @pytest.mark.parametrize(
     ("look", "words"),
     [
-        (Look(0.5, 4.0, prototype_cosine=0.9999), "all class vectors are alike"),
-        (Look(0.5, 4.0, largest_cluster=0.995), "one cluster has 99.5 % of the images"),
-        (Look(math.nan, 1.0), "the features of all images are alike"),
+        (NetworkMeasurements(0.5, 4.0, prototype_cosine=0.9999), "all class vectors are alike"),
+        (NetworkMeasurements(0.5, 4.0, largest_cluster=0.995), "one cluster has 99.5 % of the images"),
+        (NetworkMeasurements(math.nan, 1.0), "the features of all images are alike"),
     ],
 )
-def test_every_collapse_that_lasts_ends_the_run(look: Look, words: str) -> None:
+def test_every_collapse_that_lasts_ends_the_run(look: NetworkMeasurements, words: str) -> None:
     guard, _ = _guard()
     guard.at_epoch_end(look, [1.0], 0)
     guard.at_epoch_end(look, [2.0], 150)
@@ -170,9 +172,12 @@ def test_every_collapse_that_lasts_ends_the_run(look: Look, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("look", "words"),
-    [(Look(0.5, 1.01), "along one line"), (Look(0.5, 4.0, predicted_classes=1), "one class is predicted")],
+    [
+        (NetworkMeasurements(0.5, 1.01), "along one line"),
+        (NetworkMeasurements(0.5, 4.0, predicted_classes=1), "one class is predicted"),
+    ],
 )
-def test_what_may_be_right_is_only_warned_of(look: Look, words: str) -> None:
+def test_what_may_be_right_is_only_warned_of(look: NetworkMeasurements, words: str) -> None:
     guard, said = _guard()
     for epoch in range(9):
         guard.at_epoch_end(look, [float(epoch)], 1000 * epoch)

@@ -208,7 +208,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
             ],
             f"{_RANDOM}{seed}" if config.random_weights else None,
         )
-    if config.guesses:
+    if config.infers_backbone:
         assert config.weights is not None
         name = guess_backbone(config.weights)
         said = "what the weights fit"
@@ -282,7 +282,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         CheckpointError: it is neither, or it is damaged.
     """
     run = load_run(checkpoint, which)
-    network, view = run.method.headline(), run.method.eval_view()
+    network, view = run.method.main_network(), run.method.eval_view()
     rows, weights = recorded_rows(run.saved, str(run.folder / SPLIT)), ""
     if rows is not None:
         try:

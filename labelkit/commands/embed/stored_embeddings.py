@@ -90,7 +90,7 @@ def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStor
 
 def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelIdentity:
     """What a store records: the model of the rows and the head on it, as if images had gone through both."""
-    head = run.method.headline()
+    head = run.method.main_network()
     return ModelIdentity(
         **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
         weights_fingerprint=combined_fingerprint(rows, head),
@@ -118,7 +118,7 @@ def _is_done(config: EmbedConfig, digest: str) -> bool:
 def _write(
     config: EmbedConfig, run: TrainedRun, data: RowData, model: ModelIdentity, runtime: Runtime, recipe: dict[str, Any]
 ) -> None:
-    store, network = data.store, run.method.headline().to(runtime.device)
+    store, network = data.store, run.method.main_network().to(runtime.device)
     dataset = store_listing(store)
     if is_run_dataset(run.saved, dataset):
         dataset = with_run_labels(run.saved, dataset)

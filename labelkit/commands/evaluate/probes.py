@@ -230,7 +230,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         raise CheckpointError(
             str(config.checkpoint), "has no held-out images", "Embed it and use `labelkit evaluate linear`."
         )
-    network = run.method.headline()
+    network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}
     changes: dict[str, object] = {"eval_split": config.split}
     if config.data_root is not None:

@@ -38,7 +38,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         DatasetError: the images are not there or cannot be read.
     """
     run = load_run(config.checkpoint, config.which)
-    network = run.method.headline()
+    network = run.method.main_network()
     if not isinstance(network, DenseNetwork) or network.filter is None:
         problem = "its network has no object-aware filter, so that there are no prototypes to show"
         raise CheckpointError(str(run.folder), problem, "Give a run of `labelkit train cotap` with the filter on.")

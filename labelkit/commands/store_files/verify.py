@@ -40,8 +40,8 @@ from labelkit.training.run_dir import CONFIG
 from labelkit.training.run_status import (
     CheckpointStatus,
     TrainingStatus,
+    add_checkpoints,
     checkpoint_status,
-    look_at_checkpoints,
     training_status,
 )
 
@@ -114,7 +114,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
         return _of_embedding(path)
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
-        look_at_checkpoints(path, status)
+        add_checkpoints(path, status)
         return _of_training(status)
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:

@@ -100,7 +100,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     if config.dry_run:
         return plan_training(method_name, config)
     runtime = open_runtime(config)
-    check_same_on_all(config, runtime.texts)
+    check_same_on_all(config, runtime.gather_texts)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
@@ -261,7 +261,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
         "metrics": dict(fit.metrics),
-        "weights_fingerprint": fingerprint(setup.method.headline()),
+        "weights_fingerprint": fingerprint(setup.method.main_network()),
         "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
     }
     if fit.finished:

@@ -58,7 +58,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
-    """Needs no labels; with scenes alone, only the patch terms are used."""
+    """Training method CoTAP: dense representation learning without labels, with scenes alone by patch terms only."""
 
     never_decayed = "filter.prototypes"
     #: Where neighbors are kept, if anywhere.
@@ -78,19 +78,19 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Keep neighbors where the options say, or in the run."""
+        """Set the file of the neighbors to the one in the options or one in the run folder."""
         kept = self.config.neighbors
         path = kept or inputs.folder / "neighbors.h5"
         self.neighbor_place = NeighborPlace(path, inputs.digest(), chosen=kept is not None, writes=inputs.writes)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: both sets again and again, in shares that every process gets alike."""
+        """Return the single training phase, which mixes both data sets in each batch."""
         self._rows = rows
         pairing = NeighborPairing(self._neighbor_table) if len(self.neighbors) else None
         return (self.mixed_phase(rows, self._views(), pairing),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Find the neighbors with the target as it is before the first step."""
+        """Find the neighbors of all images with the initial target network."""
         super().on_train_start(state)
         if not len(self.neighbors):
             return
@@ -106,24 +106,24 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         self.neighbors.copy_(table)
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Forget what was copied of an earlier table."""
+        """Clear the cached copy of the neighbor table."""
         self._table = None
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Return the weighted sum of the terms."""
+        """Compute the weighted sum of the loss terms."""
         objects = batch.places(batch.on_host.sample_index < self._num_objects)
         output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
         self.warn_of_collapse(output.logs)
         return output
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Backbones and projectors of both networks of a run of CoTAP, for a stage with another filter."""
+        """Load backbones and projectors of both networks from a CoTAP run with another filter."""
         return copy_dense_networks(
             self.network, self.target, tensors, where, self.config.projector_init == "checkpoint"
         )
 
     def on_backbone_taken(self) -> None:
-        """Take the projector that came with a backbone, and start both networks equal."""
+        """Load the projector stored with the backbone, and make both networks equal."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
             self.network.load_projector_file(source)
@@ -152,7 +152,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
 @dataclass(frozen=True)
 class NeighborPlace:
-    """Location of stored neighbors.
+    """Path of a file of nearest neighbors, and the data set that the file must belong to.
 
     Attributes:
         path: the file.
@@ -177,7 +177,7 @@ def find_neighbors(
     weights_fingerprint: str,
     place: NeighborPlace | None,
 ) -> Tensor:
-    """Return the neighbors of images: from the file if there is one, else found now and kept there.
+    """Return the nearest neighbors of images, read from the file if it exists or computed and saved.
 
     Args:
         state: embeds, and speaks to the other processes.
@@ -241,7 +241,9 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Shows each image with one of its neighbors, drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
+    """Pairing that shows each image with a random one of its neighbors.
+
+    Drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.
@@ -251,7 +253,7 @@ class NeighborPairing:
         self._table = table
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Return the plan of a batch."""
+        """Draw the neighbor for each image of a batch."""
         table = self._table()
         u = Draws(seed, epoch, keys).uniform(0, "neighbor", 1)[:, 0]
         known = rows < len(table)

@@ -32,7 +32,7 @@ from labelkit.training.distributed import process_count
 
 
 class ObjectAwareFilter(nn.Module):
-    r"""Cross-attention of a feature map to prototypes that are small maps themselves.
+    r"""Cross-attention of a feature map to learned object prototypes, which are small maps themselves.
 
     .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
         o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
@@ -82,31 +82,31 @@ class ObjectAwareFilter(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def flat_prototypes(self) -> Tensor:
-        """Prototypes (m, k k f), places in rows from the top, then features; for a loss on them."""
+        """Return the prototypes as (m, k k f) rows, ordered by row, column and feature, for a loss on them."""
         return self.prototypes.flatten(1)
 
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Filter the map and the class tokens of a batch."""
+        """Filter the feature maps and class tokens of a batch."""
         keys, values = self.keys_and_values()
-        of_tokens = self._fused(tokens, self.answer(self.token_scores(tokens, keys), values))
-        return self._fused(patches, self.answer(self.scores(patches, keys), values)), of_tokens
+        of_tokens = self._fused(tokens, self.mix_values(self.token_scores(tokens, keys), values))
+        return self._fused(patches, self.mix_values(self.scores(patches, keys), values)), of_tokens
 
     def filter_patches(self, patches: Tensor) -> Tensor:
-        """Filter the map alone."""
+        """Filter the feature maps only."""
         keys, values = self.keys_and_values()
-        return self._fused(patches, self.answer(self.scores(patches, keys), values))
+        return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
     def attention(self, patches: Tensor) -> Tensor:
-        """Where each prototype is found: softmax over the m prototypes, mean over heads, (b, h, w, m)."""
+        """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
         return self.head_attention(patches).mean(dim=-2)
 
     def head_attention(self, patches: Tensor) -> Tensor:
-        """Where each head finds each prototype: softmax over the m prototypes, (b, h, w, a, m)."""
+        """Return the attention (b, h, w, a, m) of each position and head to the m prototypes."""
         keys, _ = self.keys_and_values()
         return self._weights(self.scores(patches, keys))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """Keys (m, k, k, f), and values (m, f), which are means over places; of prototypes with unit mean square."""
+        """Compute the keys (m, k, k, f) and values (m, f) (means over places) of prototypes of unit mean square."""
         prototypes = self.prototypes.detach()
         flat = prototypes.flatten(1)
         length = flat.norm(dim=1).clamp(min=1e-12)
@@ -114,7 +114,7 @@ class ObjectAwareFilter(nn.Module):
         return self.keys(scaled), self.values(scaled).mean(dim=(1, 2))
 
     def scores(self, patches: Tensor, keys: Tensor) -> Tensor:
-        """Scores (b, h, w, a, m) of a map (b, h, w, f) before softmax and scale."""
+        """Compute the attention scores (b, h, w, a, m) of a map (b, h, w, f) before scaling and softmax."""
         queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
         m, width = len(keys), keys.shape[-1] // self.num_heads
         kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
@@ -123,7 +123,7 @@ class ObjectAwareFilter(nn.Module):
         return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
     def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
-        """Scores (b, a, m) of class tokens (b, f): as inside of a constant region."""
+        """Compute the attention scores (b, a, m) of class tokens (b, f), as if inside a constant region."""
         queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
         summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
         return torch.einsum("bad,mad->bam", queries, summed)
@@ -133,8 +133,8 @@ class ObjectAwareFilter(nn.Module):
         with without_autocast(scores):
             return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
 
-    def answer(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Values (m, f) mixed by scores (..., a, m), (..., f)."""
+    def mix_values(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Average the values (m, f) by the softmax of scores (..., a, m), giving (..., f)."""
         by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
@@ -143,7 +143,7 @@ class ObjectAwareFilter(nn.Module):
 
 
 class DenseNetwork(TokenNetwork):
-    """One branch of CoTAP.
+    """CoTAP's network: a ViT with a projector and optionally an object-aware filter.
 
     Args:
         backbone: name of a plain vision transformer with a class token.
@@ -178,22 +178,22 @@ class DenseNetwork(TokenNetwork):
             self.projector = Projector(width, *projector_dims)
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Prototypes of the filter."""
+        """Return the prototypes of the filter by name, if there is one."""
         return {} if self.filter is None else {"filter": self.filter.flat_prototypes()}
 
     def filtered(self, tokens: Tokens) -> Tokens:
-        """The same after the filter, or as they are without one."""
+        """Apply the object-aware filter to tokens, or return them unchanged without one."""
         if self.filter is None:
             return tokens
         patches, image = self.filter(tokens.patches, tokens.image)
         return Tokens(image, patches)
 
     def project(self, features: Tensor) -> Tensor:
-        """Filtered features (..., d) to unit vectors, float32."""
+        """Project filtered features (..., d) to float32 unit vectors."""
         return unit(self.projector(features))
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d).
+        """Return the patch features (b, rows, columns, d) of images (b, c, h, w), filtered if there is a filter.
 
         Raises:
             ConfigError: images of a size that is no whole number of patches.
@@ -203,17 +203,17 @@ class DenseNetwork(TokenNetwork):
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """The backbone's last patch tokens, before or behind the filter."""
+        """Return the name of the backbone and whether its patch features are filtered."""
         layer = "backbone" if self.filter is None else "filtered"
         return {"name": self.backbone.info.name, "layer": layer}
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``embed`` and ``patch_features`` give, in one pass."""
+        """Return the results of ``embed`` and ``patch_features``, in one pass."""
         tokens = self.tokens(images)
         return tokens.image, self.filtered(tokens).patches
 
     def prototype_attention(self, images: Tensor) -> Tensor:
-        """Where each prototype of the filter is found in images (b, c, h, w): (b, heads, rows, cols, m).
+        """Return the attention (b, heads, rows, cols, m) of images (b, c, h, w) to the filter's prototypes.
 
         Raises:
             UnsupportedBackboneError: there is no filter.
@@ -228,7 +228,7 @@ class DenseNetwork(TokenNetwork):
 
 
 def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
-    """Build the student with the weights that the options name; and what a person should know about them."""
+    """Build the student network with the weights from the options, and return it with remarks for the user."""
     network = DenseNetwork(
         config.backbone,
         drop_path=config.drop_path,
@@ -257,7 +257,7 @@ def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None
 
 
 def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:
-    """Reject options that do not fit the network, the images or the processes.
+    """Check that the options fit the network, the images and the number of processes.
 
     Raises:
         ConfigError: naming the option.
@@ -276,14 +276,14 @@ def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int
 
 
 def neighbor_view(first: ViewSpec, number: int) -> ViewSpec:
-    """Return the view of a neighbor: like a first view, but for its own mirror."""
+    """Return the view of a neighbor: the first view's transform with a mirror flip of its own."""
     return replace(first, partner=True, mirror_as=number)
 
 
 def copy_dense_networks(
     network: DenseNetwork, target: DenseNetwork, tensors: Mapping[str, Tensor], where: str, projector: bool
 ) -> str | None:
-    """Take the backbones, and the projectors if they are wanted, of both networks of a run of CoTAP.
+    """Copy the backbones, and optionally the projectors, of both networks from a CoTAP run.
 
     Returns:
         What was taken; ``None`` if the run is of another method.

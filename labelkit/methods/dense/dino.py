@@ -23,10 +23,10 @@ from labelkit.training.method import StepOutput
 
 
 class DINO(DistilledStudent[DINOConfig]):
-    """Class tokens of all views of an image are assigned alike; needs no label."""
+    """Training method DINO: self-distillation of class tokens across views, without labels."""
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """The mean over all pairs of different views."""
+        """Compute the mean distillation loss over all pairs of different views."""
         large, small = batch.views[:2], batch.views[2:]
         with torch.no_grad():
             targets = self.image_targets(self.target.embed(torch.cat(large)))
@@ -34,4 +34,4 @@ class DINO(DistilledStudent[DINOConfig]):
         tokens = [self.network.embed(torch.cat(views)) for views in (large, small) if views]
         outputs = self.network.outputs(torch.cat(tokens))
         loss = self.loss(outputs.chunk(len(batch.views)), targets.chunk(2))
-        return StepOutput(loss, self.watched(targets, outputs[: len(targets)]))
+        return StepOutput(loss, self.collapse_diagnostics(targets, outputs[: len(targets)]))

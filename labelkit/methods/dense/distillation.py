@@ -28,7 +28,7 @@ CenterOf = Literal["image", "patch"]
 
 
 class RunningCenter(nn.Module):
-    r"""Running mean of a target's outputs: :math:`c \leftarrow m c + (1 - m) \bar t` after each step.
+    r"""Running mean of the target's outputs, updated as :math:`c \leftarrow m c + (1 - m) \bar t` after each step.
 
     Args:
         num_outputs: k.
@@ -44,18 +44,18 @@ class RunningCenter(nn.Module):
         self._decay = decay
         self._seen: list[tuple[Tensor, int]] = []
 
-    def forget(self) -> None:
-        """Begin a step."""
+    def reset(self) -> None:
+        """Discard the outputs collected so far, at the start of a step."""
         self._seen = []
 
     @torch.no_grad()
-    def see(self, outputs: Tensor) -> None:
-        """Remember outputs (n, k) until the end of the step."""
+    def collect(self, outputs: Tensor) -> None:
+        """Collect outputs (n, k) for the update at the end of the step."""
         self._seen.append((outputs.float().sum(dim=0), len(outputs)))
 
     @torch.no_grad()
-    def move(self, state: TrainState) -> None:
-        """Move toward the mean of what all processes saw in this step."""
+    def update(self, state: TrainState) -> None:
+        """Update the center with the mean output of all processes in this step."""
         sums = torch.stack([total for total, _ in self._seen]).sum(dim=0)
         count = sums.new_full((1,), float(np.sum([n for _, n in self._seen])))
         both = state.combine(torch.cat((sums, count)), "sum")
@@ -64,7 +64,7 @@ class RunningCenter(nn.Module):
 
 
 def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
-    """Linear growth from the first step on, then constant; constant throughout without steps."""
+    """Return a temperature schedule that grows linearly for ``steps`` steps and is then constant."""
     share = GrowingWeight(1.0, steps)
     return lambda step: start + (full - start) * share(step)
 
@@ -72,7 +72,7 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
 def build_student(
     config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool = False
 ) -> DistillationNetwork:
-    """Build the student with the backbone that the options name; see `DistillationNetwork`."""
+    """Build the student `DistillationNetwork` with the backbone from the options."""
     network = DistillationNetwork(
         config.backbone,
         drop_path=config.drop_path,
@@ -94,9 +94,10 @@ def load_start_weights(
     centers: Mapping[CenterOf, RunningCenter],
     path: Path | None,
 ) -> list[str]:
-    """Let both networks start from a file whose backbone the student has; from the student alone without a file.
+    """Initialize student, target and centers from a file, or the target from the student without one.
 
-    A full checkpoint gives each its own weights and head, and the centers.
+    The file is the one whose backbone the student has. A full checkpoint gives each its own weights and head, and the
+    centers.
 
     Args:
         config: the options.
@@ -140,7 +141,7 @@ def load_start_weights(
 
 
 def distillation_views(config: SelfDistillationConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ...]:
-    """Two large views of a side and the small ones of the options."""
+    """Return the two large views of size ``size`` and the small views from the options."""
     return crop_views(
         (size, config.local_size),
         config.num_local_views,
@@ -153,7 +154,7 @@ def distillation_views(config: SelfDistillationConfig, data: DataInfo, size: int
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
-    r"""Return the assignments of a teacher, :math:`\text{softmax}((t - c) / \tau_t)`.
+    r"""Compute the teacher's assignments, :math:`\text{softmax}((t - c) / \tau_t)`.
 
     Args:
         outputs: ``(n, k)`` float t.
@@ -172,7 +173,7 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
 
 
 class MultiViewDistillationLoss(nn.Module):
-    r"""Cross-entropy between the assignments of different views of an image.
+    r"""Cross-entropy between the teacher's and the student's assignments of different views of an image.
 
     .. math:: L = \frac{1}{|P|} \sum_{(a, v) \in P} -\frac{1}{b} \sum_i \sum_k q_{aik}
         \log \text{softmax}(s_{vi} / \tau_s)_k
@@ -202,7 +203,7 @@ class MultiViewDistillationLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
-        """Return the mean over pairs and images."""
+        """Return the mean loss over view pairs and images."""
         losses = []
         for v, view in enumerate(outputs):
             others = [target for a, target in enumerate(targets) if a != v]
@@ -217,7 +218,7 @@ class MultiViewDistillationLoss(nn.Module):
 
 
 class HiddenPatchLoss(nn.Module):
-    r"""Cross-entropy of the assignments of hidden patches, which the teacher sees.
+    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the visible ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
 
@@ -248,7 +249,7 @@ class HiddenPatchLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
-        """Return the mean over images."""
+        """Return the mean loss over images."""
         if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
             shapes = (tuple(outputs.shape), tuple(targets.shape), tuple(image.shape))
             raise ValueError(f"outputs, targets and image are {shapes}")

@@ -20,7 +20,7 @@ _DISTILLATION: JsonDict = {"panel": "Distillation"}
 
 
 class SelfDistillationConfig(SlowTargetConfig):
-    """What DINO and iBOT share; defaults go on from a checkpoint as in CoTAP's comparison, or as descriptions say."""
+    """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
 
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
@@ -74,24 +74,24 @@ class SelfDistillationConfig(SlowTargetConfig):
 
     @property
     def clips_each_gradient(self) -> bool:
-        """As the released codes do."""
+        """Return True: gradients are clipped per parameter, as in the released code."""
         return True
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of what they begin with."""
+        """Return options with fewer steps, and shorter warm-ups."""
         return super().shortened(fraction) | self._scaled(
             fraction, "freeze_last_layer_steps", "teacher_warmup_steps", least=0
         )
 
 
 class DINOConfig(SelfDistillationConfig):
-    """``labelkit train dino``."""
+    """Options of ``labelkit train dino``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dino")
 
 
 class IBOTConfig(SelfDistillationConfig):
-    """``labelkit train ibot``."""
+    """Options of ``labelkit train ibot``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "ibot")
     constants: ClassVar[Mapping[str, object]] = {

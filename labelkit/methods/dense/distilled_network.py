@@ -31,7 +31,7 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 
 @dataclass(frozen=True, slots=True)
 class LastLayer:
-    """A weight-normalized layer: directions (k, d), and lengths (k, 1)."""
+    """Weights of a weight-normalized layer: directions (k, d) and lengths (k, 1)."""
 
     directions: Tensor
     lengths: Tensor
@@ -39,7 +39,7 @@ class LastLayer:
 
 @dataclass(frozen=True, slots=True)
 class DistilledBranch:
-    """One network of a full checkpoint.
+    """Student or teacher tensors of a full DINO or iBOT checkpoint.
 
     Attributes:
         state: its tensors by name, projector and backbone among them.
@@ -53,7 +53,7 @@ class DistilledBranch:
 
 
 def distilled_branches(state: Mapping[str, Tensor], where: str) -> tuple[DistilledBranch, DistilledBranch]:
-    """Return the student and the teacher of a file; the same twice where it holds one network.
+    """Return the student and teacher of a checkpoint, or the same network twice if it holds only one.
 
     Args:
         state: tensors by name, nested dictionaries dotted.
@@ -74,7 +74,7 @@ def distilled_branches(state: Mapping[str, Tensor], where: str) -> tuple[Distill
 
 
 def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
-    """Return the center (k,) of outputs for ``image`` or ``patch`` in a full checkpoint, or ``None``.
+    """Return the center (k,) of ``image`` or ``patch`` outputs in a full checkpoint, or ``None``.
 
     Raises:
         CheckpointDamaged: values that are not finite.
@@ -108,7 +108,7 @@ def _finite(value: Tensor, name: str, where: str) -> Tensor:
 
 
 class DistillationNetwork(TokenNetwork):
-    """One branch of DINO or iBOT.
+    """Network of DINO and iBOT: a ViT with a projection head and a weight-normalized last layer.
 
     Args:
         backbone: name of a plain vision transformer with a class token.
@@ -145,21 +145,21 @@ class DistillationNetwork(TokenNetwork):
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Directions that class tokens and patches are assigned to."""
+        """Return the directions of the last layer by name."""
         return {"outputs": self.last_layer.directions}
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
-        """Features of images (b, c, h, w) of which some patches (b, rows, columns) are hidden."""
+        """Compute the tokens of images (b, c, h, w) with patches masked by (b, rows, columns) bool."""
         assert self.mask_token is not None
         return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Class tokens or patches (n, d) to outputs (n, k), float32."""
+        """Map class or patch tokens (n, d) to float32 outputs (n, k)."""
         outputs: Tensor = self.last_layer(self.projector(features))
         return outputs
 
     def copy_head(self, branch: DistilledBranch, where: str) -> list[str]:
-        """Start projector, last layer and mask token from those of a full checkpoint.
+        """Initialize projector, last layer and mask token from a full checkpoint.
 
         Args:
             branch: of the checkpoint.

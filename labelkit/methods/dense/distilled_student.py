@@ -34,7 +34,7 @@ DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfi
 
 
 class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
-    """Student, target and center of the target's outputs for class tokens.
+    """Base of DINO and iBOT: a student, its EMA target and the centers of the target's outputs.
 
     Args:
         config: the options.
@@ -57,7 +57,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         self._notes = load_start_weights(config, self.network, self.target, self._named_centers(), config.weights)
 
     def center(self, of: CenterOf) -> RunningCenter:
-        """The running mean of the target's outputs for class tokens or patches."""
+        """Return the running center of the target's outputs for class tokens or patches."""
         center = self.centers[of]
         assert isinstance(center, RunningCenter)
         return center
@@ -67,53 +67,53 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
 
     @property
     def step(self) -> int:
-        """Updates finished, which schedules go by; 0 outside of a run."""
+        """Return the number of finished updates, or 0 outside of a run."""
         return 0 if self._state is None else self._state.step
 
     # ------------------------------------------------------------------ the run
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: both sets again and again, in shares that every process gets alike."""
+        """Return the single training phase, which mixes both data sets in each batch."""
         views = distillation_views(self.config, self.data, self.network.input_spec.size)
         return (self.mixed_phase(rows, views),)
 
     @classmethod
     def scheduled(cls, config: DistillationConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay and temperature of the target."""
+        """Return the schedules of the target's decay and temperature."""
         temperature = warmup_temperature(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
         return {**super().scheduled(config, size), "teacher_temperature": lambda now: temperature(now.step)}
 
     def on_step_start(self, state: TrainState) -> None:
-        """Begin to collect outputs for the centers."""
+        """Reset the outputs collected for the centers."""
         super().on_step_start(state)
         for center in self._named_centers().values():
-            center.forget()
+            center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
-        """Leave the last layer alone in the first steps: without a gradient the optimizer does not move it."""
+        """Drop the gradients of the last layer in the first steps, so that the optimizer does not move it."""
         if state.step < self.config.freeze_last_layer_steps:
             for parameter in self.network.last_layer.parameters():
                 parameter.grad = None
 
     def on_step_end(self, state: TrainState) -> None:
-        """Move the target and the centers."""
+        """Update the target network and the centers."""
         super().on_step_end(state)
         for center in self._named_centers().values():
-            center.move(state)
+            center.update(state)
 
     # ------------------------------------------------------------------ the step
 
     @torch.no_grad()
     def image_targets(self, class_tokens: Tensor) -> Tensor:
-        """What the target assigns class tokens (n, d) of its own to, (n, k)."""
+        """Compute the target's assignments (n, k) of its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
-        self.center("image").see(outputs)
+        self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 
-    def watched(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Signs of a collapse, at a step whose logs are written; warns once."""
+    def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+        """Return the collapse diagnostics at a logged step, warning once of a collapse."""
         state = self._state
         if state is None or not state.log_now:
             return {}
@@ -124,14 +124,14 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     # ------------------------------------------------------------------ weights
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Backbones and projectors of both networks of a run of CoTAP, DINO or iBOT."""
+        """Load backbones and projectors of both networks from a run of CoTAP, DINO or iBOT."""
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
         return "both backbones and projectors; last layers start anew" if projector else "both backbones"
 
     def on_backbone_taken(self) -> None:
-        """Take what came with a backbone, and start both networks equal where that is no pair."""
+        """Load the head stored with the backbone, or make both networks equal if there is no pair."""
         source = self.config.init_from
         path = source if source is not None and source.is_file() else None
         self._notes = load_start_weights(self.config, self.network, self.target, self._named_centers(), path)

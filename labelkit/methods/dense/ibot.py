@@ -40,7 +40,7 @@ SMALLEST_ASPECT: Final = 0.3
 
 
 class IBOT(DistilledStudent[IBOTConfig]):
-    """Class tokens of all views, and hidden patches, are assigned alike; needs no label."""
+    """Training method iBOT: self-distillation of class tokens and masked patches, without labels."""
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
@@ -50,7 +50,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         )
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """The sum of both losses."""
+        """Compute the sum of the class token loss and the masked patch loss."""
         large, small = batch.views[:2], batch.views[2:]
         hidden = self.hidden_patches(batch)  # (2 b, rows, columns)
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
@@ -60,7 +60,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
             image_targets = self.image_targets(seen.image)
             patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
             center = self.center("patch")
-            center.see(patch_outputs)
+            center.collect(patch_outputs)
             patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
         tokens = self.network.masked_tokens(torch.cat(large), masks)
         class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
@@ -69,11 +69,11 @@ class IBOT(DistilledStudent[IBOTConfig]):
         image = self.loss(outputs.chunk(len(batch.views)), image_targets.chunk(2))
         patches = self.patch_loss(named, patch_targets, owners, len(hidden))
         logs = {"image": image.detach(), "patches": patches.detach(), "hidden": masks.float().mean()}
-        logs |= self.watched(image_targets, outputs[: len(image_targets)])
+        logs |= self.collapse_diagnostics(image_targets, outputs[: len(image_targets)])
         return StepOutput(image + patches, logs)
 
     def hidden_patches(self, batch: Batch) -> NDArray[np.bool_]:
-        """Patches that are hidden in the two large views, (2 b, rows, columns), the first views first."""
+        """Draw the masks (2 b, rows, columns) of the two large views, the first views first."""
         config, side = self.config, self.network.input_spec.size // self.network.patch_size
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
@@ -85,13 +85,13 @@ class IBOT(DistilledStudent[IBOTConfig]):
 
 
 def draw_mask_ratio(generator: np.random.Generator) -> float:
-    """Return one of ``MASK_RATIOS``, moved uniformly by up to its spread in both directions."""
+    """Draw a mask ratio: a random entry of ``MASK_RATIOS`` plus uniform noise within its spread."""
     ratio, spread = MASK_RATIOS[int(generator.integers(len(MASK_RATIOS)))]
     return float(ratio + spread * generator.uniform(-1, 1))
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Hide rectangles until a share of the patches is hidden, or no further one fits.
+    """Draw a mask of random rectangles that hides at most the given ratio of patches.
 
     The area of a rectangle is uniform between a ninth of the shorter side's square and what is still to be hidden;
     height over width is log-uniform in [0.3, 1 / 0.3]. One that would hide too many patches, or no new one, is drawn

@@ -25,7 +25,7 @@ _EDGE = 1e-6
 
 
 class SoftAssignmentLoss(nn.Module):
-    r"""Cross-entropy of softmax probabilities against given ones.
+    r"""Cross-entropy between softmax probabilities and soft target assignments.
 
     .. math:: L = -\frac{1}{n} \sum_i \sum_k q_{ik} \log \text{softmax}(a_i / \tau)_k
 
@@ -53,7 +53,7 @@ class SoftAssignmentLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, logits: Tensor, assignments: Tensor) -> Tensor:
-        """Return the mean."""
+        """Return the mean loss over rows."""
         if logits.shape != assignments.shape:
             raise ValueError(f"logits are {tuple(logits.shape)}, assignments {tuple(assignments.shape)}")
         with without_autocast(logits):
@@ -64,7 +64,7 @@ class SoftAssignmentLoss(nn.Module):
 def batch_assignments(
     scores: Tensor, *, epsilon: float = 0.05, num_iterations: int = 3, reduce: Reduce | None = None
 ) -> Tensor:
-    """Soft balanced assignments of a batch by a few scaling iterations, as SwAV makes its targets; in logarithms.
+    """Compute balanced soft assignments of a batch by a few Sinkhorn iterations in log space, as SwAV does.
 
     Clusters are scaled first, from rows of equal mass, and samples last; three iterations do not reach the plan of
     ``algorithms.sinkhorn.solve``. No gradient.
@@ -110,7 +110,7 @@ def batch_assignments(
 
 
 def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
-    """Similarities of all patches of one image to all of another, half the cosine plus a half (Eq. 2).
+    """Compute the similarities of all patches of one image to all of another, (cosine + 1) / 2 (Eq. 2).
 
     Args:
         first: (b, n, d) float unit vectors.
@@ -124,7 +124,7 @@ def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
 
 
 class DenseRankingLoss(nn.Module):
-    r"""Mean over image pairs of a loss of similarities p against target similarities q.
+    r"""Mean ranking or cross-entropy loss of patch similarities p against target similarities q.
 
     - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
     - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8).
@@ -156,7 +156,7 @@ class DenseRankingLoss(nn.Module):
         self.is_finite = is_finite
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean."""
+        """Return the mean loss over image pairs."""
         if scores.shape != targets.shape:
             raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
         if self.kind == "cotap":
@@ -170,7 +170,7 @@ class DenseRankingLoss(nn.Module):
 
 
 class PrototypeEntropyLoss(nn.Module):
-    r"""Entropy of each prototype's softmax over images (of cosine similarities), divided by the number of images.
+    r"""Mean entropy of each prototype's softmax over image cosines, divided by the number of images.
 
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)
@@ -199,7 +199,7 @@ class PrototypeEntropyLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, prototypes: Tensor, images: Tensor) -> Tensor:
-        """Return the loss."""
+        """Return the loss for prototypes (m, d) and image features (b, d)."""
         with without_autocast(prototypes):
             vectors = F.normalize(promote(prototypes), dim=1)
             others = F.normalize(images.detach().to(vectors.dtype), dim=1)

@@ -25,7 +25,7 @@ _LAYERS = ("hidden1", "hidden2", "output")
 
 
 class Tokens(NamedTuple):
-    """Features of a batch of images of one size.
+    """Class token and patch features of a batch of images of one size.
 
     Attributes:
         image: (b, d) of the class tokens.
@@ -37,7 +37,7 @@ class Tokens(NamedTuple):
 
 
 class TokenNetwork(BackboneNetwork):
-    """A backbone that has a class token, for images of any whole number of patches.
+    """A ViT backbone with a class token, for images of any whole number of patches.
 
     Args:
         backbone: name of a plain vision transformer with a class token.
@@ -64,29 +64,29 @@ class TokenNetwork(BackboneNetwork):
 
     @property
     def patch_size(self) -> int:
-        """Side of a patch in pixels."""
+        """Return the patch size in pixels."""
         return patch_size(self.backbone.net)
 
     @property
     def identity(self) -> dict[str, str]:
-        """The class token."""
+        """Return the identity of the embedding, which is the class token."""
         return {**super().identity, "pooling": "token"}
 
     def tokens(self, images: Tensor) -> Tokens:
-        """Features after the last LayerNorm, of images (b, c, h, w)."""
+        """Return the class and patch tokens of images (b, c, h, w) after the final norm."""
         return Tokens(*token_maps(self.backbone.net, images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Class tokens of images (b, c, h, w), (b, d)."""
+        """Return the class tokens (b, d) of images (b, c, h, w)."""
         return self.tokens(images).image
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``embed`` and ``patch_features`` give, in one pass."""
+        """Return the results of ``embed`` and ``patch_features``, in one pass."""
         tokens = self.tokens(images)
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
+        """Initialize the projector from another one, padding a narrower first layer with zeros.
 
         Args:
             layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
@@ -111,7 +111,7 @@ class TokenNetwork(BackboneNetwork):
         self.projector.load_state_dict(given)
 
     def load_projector_file(self, path: Path) -> bool:
-        """Start the projector from the head in a file of DINO, iBOT or Leopart; False if it holds none.
+        """Initialize the projector from the head in a DINO, iBOT or Leopart file; return False without one.
 
         Raises:
             CheckpointError: the file cannot be read.
@@ -120,7 +120,7 @@ class TokenNetwork(BackboneNetwork):
         return self.copy_projector_tensors(load_weights_file(path), str(path))
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
-        """Do the same with tensors by name.
+        """Initialize the projector from the head in a state dict, or return False if there is none.
 
         Raises:
             CheckpointError: several heads, or values that are not finite.

@@ -46,7 +46,7 @@ LARGE_RATIO = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What one network makes of the views of a batch.
+    """Features and projections of one network for the views of a batch.
 
     Attributes:
         images: for each view (o, p), unit projections of the class tokens of the images of one object.
@@ -63,7 +63,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """The overlap of two views, in both networks.
+    """Aligned features of the overlap of two views, from student and teacher.
 
     Attributes:
         online: (b, g, g, p) unit features of the student's view.
@@ -79,7 +79,7 @@ class Aligned:
 
 
 class DenseObjective(nn.Module):
-    """Weighted sum of the terms.
+    """CoTAP's training loss: the weighted sum of its alignment, ranking and prototype terms.
 
     Args:
         config: the options.
@@ -98,18 +98,18 @@ class DenseObjective(nn.Module):
 
     @property
     def needs_images(self) -> bool:
-        """Return whether class tokens are projected."""
+        """Return whether a loss term projects class tokens."""
         return self.config.image_alignment > 0 or self.config.image_concentration > 0
 
     @property
     def needs_small_views(self) -> bool:
-        """Return whether a term uses small views."""
+        """Return whether a loss term uses small views."""
         return self.needs_images or self.config.patch_alignment > 0
 
     def forward(
         self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState | None
     ) -> StepOutput:
-        """Return the loss, with gradients for the student alone, and what to log.
+        """Return the loss, with gradients only for the student, and the values to log.
 
         Args:
             batch: two large views, the small ones, and with a pull toward neighbors a view of each one's neighbor.
@@ -344,9 +344,10 @@ def _process() -> tuple[int, int]:
 
 @torch.no_grad()
 def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Mean cosine of different projections (n, p), and effective rank of features (n, d), of the first part of each.
+    """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
 
-    The effective rank is the exponential of the entropy of the singular values' shares, 1 to d.
+    Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
+    singular values' shares, 1 to d.
     """
     found: dict[str, Tensor] = {}
     for values in projections:
@@ -362,7 +363,7 @@ def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) ->
 
 @torch.no_grad()
 def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Entropy of the mean prediction over its maximum, and how far clusters are from equal shares (0 = equal)."""
+    """Compute the relative entropy of the mean prediction and the spread of cluster sizes (0 = equal)."""
     k = logits.shape[1]
     mean = torch.softmax(logits.float() / temperature, dim=1).mean(dim=0)
     shares = assignments.float().sum(dim=0) * (k / max(len(assignments), 1))
@@ -374,7 +375,7 @@ def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -
 
 @torch.no_grad()
 def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Share of image pairs without any order in their targets; median ratio x of Eq. 12, and share above 100."""
+    """Compute diagnostics of the ranking loss: pairs without order, median ratio x (Eq. 12), share above 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
@@ -389,7 +390,7 @@ def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def watch_prototypes(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Largest cosine of two prototypes, and how many different images are the nearest of one."""
+    """Compute the maximum cosine of two prototypes and the number of distinct images nearest to them."""
     vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-1)
     nearest = (vectors @ torch.nn.functional.normalize(images.float(), dim=1).T).argmax(dim=1)

@@ -28,7 +28,7 @@ NO_DATASET = "none"
 
 
 class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
-    """Two networks, crops, images of one and of several objects, and a run whose rates follow cosines."""
+    """Options of methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "scene_split": "auto",
@@ -125,16 +125,16 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def main_dataset(self) -> str:
-        """The set that a run is called after."""
+        """Return the data set that a run is named after."""
         return self.dataset if self.has_objects else str(self.scene_dataset)
 
     @property
     def has_objects(self) -> bool:
-        """Return whether there are images of one object."""
+        """Return whether images of single objects are used."""
         return self.dataset != NO_DATASET
 
     def scenes(self) -> DataConfig | None:
-        """Return the options of ``scene_dataset``: all of its images, whatever the other set leaves out."""
+        """Return the options for all images of ``scene_dataset``, or ``None`` without one."""
         if self.scene_dataset is None:
             return None
         whole: dict[str, object] = {"holdout": None, "pool_splits": False, "holdout_classes": None}
@@ -142,19 +142,19 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         return self.model_copy(update={"dataset": self.scene_dataset, "split": "auto", **whole})
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of the warm-up."""
+        """Return options with fewer steps and a shorter warm-up."""
         return super().shortened(fraction) | self._scaled(fraction, "lr_warmup_steps", least=0)
 
     @property
     def objects_per_batch(self) -> int:
-        """Images of ``dataset`` in a batch, over all processes: half of it, all without scenes (Sec. 5.1)."""
+        """Return the number of images of ``dataset`` per batch of all processes: half of it with scenes (Sec. 5.1)."""
         if not self.has_objects:
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
     @property
     def num_epochs(self) -> int:
-        """Stretches between two evaluations."""
+        """Return the number of evaluation intervals of the run."""
         return -(-self.steps // self.eval_every_steps)
 
     @model_validator(mode="after")
@@ -177,7 +177,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
 
 class CoTAPConfig(SlowTargetConfig):
-    """``labelkit train cotap``; defaults are those of the paper, or as the description says."""
+    """Options of ``labelkit train cotap``, with defaults of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {

@@ -2,7 +2,7 @@
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`merged` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
+order, :func:`merge_order` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
 block the sum is taken over pairs.
 
 Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
@@ -46,7 +46,7 @@ def cotap_loss(
     implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
-    r"""Penalize scores that rank items differently than the targets do, above all near the top.
+    r"""Compute CoTAP's ranking loss: a penalty on scores in another order than targets, mostly near the top.
 
     .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
         x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
@@ -130,27 +130,29 @@ _MOST_IN_BLOCK = 24
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How a sequence is cut: ``2**levels`` blocks of ``size`` items, the last ones filled up."""
+    """Partition of a sequence into ``2**levels`` blocks of ``size`` items, with the last ones padded."""
 
     levels: int
     size: int
 
     @property
     def length(self) -> int:
-        """Of the sequence with what fills it up."""
+        """Return the length of the padded sequence."""
         return self.size << self.levels
 
 
-def cut(n: int) -> Blocks:
-    """Blocks for n items, of equal size and as few as may be."""
+def split_blocks(n: int) -> Blocks:
+    """Divide n items into as few blocks of equal size as possible."""
     levels = 0
     while n > _MOST_IN_BLOCK << levels:
         levels += 1
     return Blocks(levels, -(-n // (1 << levels)))
 
 
-def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
-    """Bring items and thresholds into one order, for sums of several payloads; see :meth:`Merged.sums`.
+def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
+    """Sort items and thresholds into one order, from which sums of several payloads are computed.
+
+    See :meth:`Merged.sums`.
 
     Args:
         blocks: how the sequence is cut; its length is n.
@@ -172,7 +174,7 @@ def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Halving:
-    """One level: what stands in right halves, where each comes from afterwards, and at last where each first was."""
+    """One level of the recursion: which items lie in right halves, and where each moves next."""
 
     is_right: Tensor
     source: Tensor | None
@@ -181,7 +183,7 @@ class _Halving:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Items and thresholds of a sequence in one order, and how level by level its halves are told apart.
+    """Items and thresholds of a sequence in one sorted order, prepared for blockwise sums.
 
     Attributes:
         blocks: how the sequence is cut.
@@ -198,11 +200,11 @@ class Merged:
     tags: Tensor
 
     def inverse(self) -> Merged:
-        """The same for thresholds of :func:`thresholds_up_to_rank`: they and items change places, blocks stay."""
+        """Return the order for thresholds of :func:`thresholds_up_to_rank`, where items and thresholds swap places."""
         return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
-        r"""For each item, add up what stands in earlier blocks (or later ones) and has a smaller rank, in two senses.
+        r"""Sum for each item the payloads of earlier (or later) blocks whose ranks are below its rank or threshold.
 
         .. math::
             s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
@@ -263,7 +265,7 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[_Halving]:
 
 
 def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
-    """(b, n) int64: how many of n thresholds in 0 .. n are not larger than 0, 1, .., n - 1.
+    """Count for each rank how many of n thresholds in 0 .. n are not larger, as (b, n) int64.
 
     Of thresholds that do not decrease, twice this gives the thresholds again.
     """
@@ -279,7 +281,7 @@ _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class RankingTerms:
-    """The loss of each row, its gradient, and what it is made of.
+    """Loss, gradient and rank ratios of the ranking loss per row.
 
     Attributes:
         loss: (b,) float64.
@@ -295,7 +297,7 @@ class RankingTerms:
 def ranking_terms(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> RankingTerms:
-    r"""Compute the loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
+    r"""Compute the ranking loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
 
     Args:
         scores: (b, n) float, p; any range.
@@ -327,7 +329,7 @@ def ranking_terms(
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """Items in the order of their targets, those with equal ones from the largest score to the smallest.
+    """Items sorted by their targets, and by decreasing scores among equal targets.
 
     What is (b, N) is filled up to whole blocks with items that are larger than all and weigh nothing.
 
@@ -357,7 +359,7 @@ class _Items:
 
 def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
     n = scores.shape[1]
-    blocks = cut(n)
+    blocks = split_blocks(n)
     more = blocks.length - n
     # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
     sorted_targets, by_target = targets.sort(dim=1, stable=True)
@@ -382,7 +384,7 @@ def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -
         below=pad(below, (0, more), value=blocks.length),
         up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
         worse=pad(worse.gather(1, ranks), (0, more)),
-        merged=merged(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
+        merged=merge_order(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
     )
 
 
@@ -411,7 +413,7 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """What is known of the item at each position when earlier items of its block are added, all (b, N) float64.
+    """Loss terms of each position after adding earlier items of its block, all (b, N) float64.
 
     Attributes:
         ratio: x.
@@ -479,7 +481,7 @@ def _before(values: Tensor, ends: Tensor) -> Tensor:
 def ranking_terms_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> RankingTerms:
-    """Compute what :func:`ranking_terms` does by the double sum: O(n^2) time and memory, faster for few items."""
+    """Compute the result of :func:`ranking_terms` by the O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
     difference = p[:, :, None] - p[:, None, :]

@@ -36,7 +36,7 @@ COLLAPSED_ENTROPY = 0.1
 
 
 class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
-    """A student, its moving average, and every event that does not depend on what is learned.
+    """Base of methods that train a student against its own EMA target.
 
     Args:
         config: the options.
@@ -63,29 +63,29 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     @property
     def target(self) -> TokenNetworkT:
-        """The moving average of the student."""
+        """Return the target network, an exponential moving average of the student."""
         return cast(TokenNetworkT, self.teacher.module)
 
     @classmethod
     def paces(cls, config: SlowTargetConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the pace of each phase; there is only one."""
+        """Return the length and optimizer schedules of the single phase."""
         return (cosine_pace(config),)
 
     @classmethod
     def group_rates(cls, config: SlowTargetConfigT) -> GroupRates:
-        """Backbone, and what stands on it."""
+        """Return the learning rate scales of the backbone and the head."""
         return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": 1.0}}
 
     @classmethod
     def scheduled(cls, config: SlowTargetConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the target."""
+        """Return the schedule of the target's EMA decay."""
         decay = target_decay(config)
         return {"ema_decay": lambda now: decay(now.step)}
 
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Both sets again and again, in shares that every process gets alike.
+        """Return a phase whose batches mix both data sets in fixed numbers that are equal on every process.
 
         Args:
             rows: that can be read; those of images of one object come first.
@@ -109,33 +109,33 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         )
 
     def on_train_start(self, state: TrainState) -> None:
-        """Say what the weights lack."""
+        """Warn about anything that the start weights lack."""
         for note in self._notes:
             state.warn(note)
 
     def on_step_end(self, state: TrainState) -> None:
-        """Move the target."""
+        """Update the target network."""
         self.teacher.decay = self._ema_decay(state.step)
         self.teacher.update(self.network)
 
     def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
-        """Say once that features or assignments have collapsed."""
-        problem = collapse(logs)
+        """Warn once if features or assignments have collapsed."""
+        problem = collapse_warning(logs)
         if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
             self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Return whether the projector is kept."""
+        """Return whether ``--init-from`` loads whole runs, which keeps the projector."""
         return self.config.projector_init == "checkpoint"
 
-    def headline(self) -> TokenNetworkT:
-        """The branch that was asked for."""
+    def main_network(self) -> TokenNetworkT:
+        """Return the student or the target, as the options choose."""
         return self.target if self.config.branch == "target" else self.network
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Backbone and head, with and without weight decay."""
+        """Yield parameter groups of backbone and head, with and without weight decay."""
         groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:
@@ -151,17 +151,17 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
             }
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Features of held-out images."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        """Return the monitor of features on held-out images."""
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image; all of it if it is small."""
+        """Return the view of the image center, or of the whole image if it is small."""
         return plain_view(self.network.input_spec.size)
 
 
 @torch.no_grad()
 def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Entropies over their maximum: of the mean prediction (0: one output takes all), and of targets (1: all alike)."""
+    """Return relative entropies of the mean prediction (0: one output takes all) and of the targets (1: all alike)."""
     largest = math.log(outputs.shape[1])
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     return {
@@ -170,8 +170,8 @@ def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[
     }
 
 
-def collapse(logs: Mapping[str, Tensor]) -> str | None:
-    """Say that features or assignments have collapsed, or ``None``."""
+def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
+    """Return a message if features or assignments have collapsed, or ``None``."""
     cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
     if cosine is not None and float(cosine) > COLLAPSED_COSINE:
         return f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
@@ -181,12 +181,12 @@ def collapse(logs: Mapping[str, Tensor]) -> str | None:
 
 
 def target_decay(config: SlowTargetConfig) -> CosineSchedule:
-    """Decay of the target by the step of the run."""
+    """Return the schedule of the target's EMA decay over the steps of the run."""
     return CosineSchedule(config.ema_start, config.ema_end, config.steps)
 
 
 def cosine_pace(config: SlowTargetConfig) -> Pace:
-    """The one phase of a run, without its images."""
+    """Return the length and cosine schedules of the single phase of a run, without its images."""
     return Pace(
         config.num_epochs,
         min(config.eval_every_steps, config.steps) * config.batch_size,
@@ -197,7 +197,7 @@ def cosine_pace(config: SlowTargetConfig) -> Pace:
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
-    """Reject small views that are no whole patches, and shares of a batch that processes cannot have alike.
+    """Check that small views are whole patches and that batches divide evenly among processes.
 
     Raises:
         ConfigError: naming the option.
@@ -222,7 +222,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
 def copy_branches(
     network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
 ) -> bool:
-    """Take the backbones, and the projectors if they are wanted, of both networks of a run of one of these methods.
+    """Copy the backbones, and optionally the projectors, of both networks from a run.
 
     What else both networks have starts equal in both.
 

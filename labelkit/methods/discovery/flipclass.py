@@ -38,7 +38,7 @@ from labelkit.training.timing import RunSize, Scheduled
 
 
 def view_strength(config: FlipClassConfig, epoch: int) -> float:
-    """Share of the strong view's changes that sda makes in an epoch: it grows over the first half of the run."""
+    """Return the strength of sda's strong view in an epoch, which grows to 1 over the first half of the run."""
     return min(1.0, epoch / (0.5 * config.epochs))
 
 
@@ -47,7 +47,7 @@ FIXMATCH_THRESHOLD = 0.95
 
 
 class FlipClass(TaughtClassifier[FlipClassConfig]):
-    """A weak-view teacher whose keys follow the strong-view student's queries; one network."""
+    """Training method FlipClass: category discovery with the teacher's attention aligned to the student's."""
 
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:
         align_blocks = config.align_blocks if config.align_mode == "flip" else ()
@@ -85,20 +85,20 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: weak and strong view, half of a batch labeled in expectation."""
+        """Return the single phase of weak and strong views, with half of each batch labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     @classmethod
     def scheduled(cls, config: FlipClassConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """The teacher's temperature, and the strength of sda's view."""
+        """Return the schedules of the teacher's temperature and of the strength of sda's view."""
         found = dict(super().scheduled(config, size))
         if config.align_mode == "sda":
             found["view_strength"] = lambda now: view_strength(config, now.epoch)
         return found
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Views of teacher and student; that of sda grows over the first half of the run."""
+        """Return the views of teacher and student in an epoch, with sda's strength of that epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
@@ -107,11 +107,11 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return teacher, student
 
     def on_step_start(self, state: TrainState) -> None:
-        """Energies are computed only for steps that are logged."""
+        """Enable the energy computation if the step is logged."""
         self._log_now = state.log_now and bool(self._record_blocks)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Teacher and student through the network, the teacher aligned, then the loss."""
+        """Compute the loss of student and aligned teacher for one batch."""
         record: dict[int, dict[str, Tensor]] | None = {} if self._log_now else None
         pairs: dict[int, tuple[Tensor, Tensor]] = {}
         projections, logits = self.network.forward_pair(
@@ -154,7 +154,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """The teacher's blocks before the first whose keys move, and the student's before the first that is trained."""
+        """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
             problem = "energies of all blocks need all tokens, and frozen blocks keep few"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
@@ -170,5 +170,5 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return part
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
-        """The update of step 2, unless a rival stands in its place."""
+        """Return the update of the teacher's keys and its blocks, or ``None`` if an alternative replaces it."""
         return None if self._update is None else (self._update, self.config.align_blocks)

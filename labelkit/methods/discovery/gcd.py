@@ -38,7 +38,7 @@ from labelkit.training.monitors.groups import ClusteringMonitor
 
 
 class ContrastiveNetwork(PairedNetwork):
-    """A vision transformer with a wide contrastive head and no classifier.
+    """A ViT with a wide contrastive head and no classifier.
 
     Args:
         backbone: name of a vision transformer.
@@ -79,7 +79,7 @@ class ContrastiveNetwork(PairedNetwork):
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
-        """Two views (b, c, h, w) of the same images to projections (2b, head_dim), rows 0..b-1 of ``first``.
+        """Map the ``first`` and ``second`` views (b, c, h, w) of images to projections (2b, head_dim), in this order.
 
         After ``reuse_frozen`` what is kept of views takes their place.
         """
@@ -89,7 +89,7 @@ class ContrastiveNetwork(PairedNetwork):
 
 
 class GCD(Method[GCDConfig]):
-    """Two views of one network in a wide contrastive space; no classifier."""
+    """Training method GCD: contrastive learning on labeled and unlabeled images, without a classifier."""
 
     runs_whole_backbone = False
     network: ContrastiveNetwork
@@ -114,7 +114,7 @@ class GCD(Method[GCDConfig]):
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: two views of SimGCD's transform, half of a batch labeled in expectation."""
+        """Return the single phase of two views of one transform, with half of each batch labeled in expectation."""
         size, domain = self.network.input_spec.size, self.config.augmentation
         of_rows = row_views(self.config, self.data)
         view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)
@@ -122,7 +122,7 @@ class GCD(Method[GCDConfig]):
         return (Phase(self.config.epochs, (view, view), sampler),)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Both views through the network, then both contrastive losses."""
+        """Compute the unsupervised and the supervised contrastive loss of both views."""
         projections = self.network.forward_pair(batch.views[0], batch.views[1])
         rep_u, rep_s = self.contrast(projections), self.label_contrast(projections, batch.labels)
         weight = self.config.supervised_weight
@@ -130,16 +130,16 @@ class GCD(Method[GCDConfig]):
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Weight decay on everything, as in the released code."""
+        """Yield all trainable parameters with weight decay, as in the released code."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def reuse_frozen(self) -> FrozenPart:
-        """The blocks before the first one that is trained."""
+        """Enable caching of the outputs of the blocks before the first trained one."""
         return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Groups of all images by k-means that keeps the labels, one for each class."""
+        """Return the monitor that clusters all images by semi-supervised k-means."""
         return ClusteringMonitor(
             inputs.rows,
             self.data.labels,
@@ -150,5 +150,5 @@ class GCD(Method[GCDConfig]):
         )
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image, unchanged."""
+        """Return the view of the image center without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -25,7 +25,7 @@ from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 
 
 class DiscoveryLoss(nn.Module):
-    r"""Weighted sum of the unsupervised and the supervised losses of category discovery.
+    r"""Weighted sum of the unsupervised and supervised losses of category discovery.
 
     .. math::
         L &= (1 - \lambda)(L^u_\text{rep} + L^u_\text{cons}) + \lambda (L^s_\text{rep} + L^s_\text{cons}) \\
@@ -130,7 +130,7 @@ PullKind = Literal["l2", "kld", "coral"]
 
 
 class AttentionPull(nn.Module):
-    r"""Distance of the teacher's keys from the student's queries, per head.
+    r"""Distance between the teacher's keys and the student's queries, averaged over heads.
 
     .. math::
         \text{l2} &= \text{mean}_{b,h,i} \lVert k_i - q_i \rVert^2 \\
@@ -163,7 +163,7 @@ class AttentionPull(nn.Module):
         self.kind = kind
 
     def forward(self, keys: Tensor, queries: Tensor) -> Tensor:
-        """Return the mean over images and heads."""
+        """Return the mean distance over images and heads."""
         fits = keys.ndim == 4 and queries.ndim == 4 and keys.shape[:2] == queries.shape[:2]
         if not fits or keys.shape[3] != queries.shape[3] or (self.kind != "coral" and keys.shape != queries.shape):
             raise ValueError(f"keys {tuple(keys.shape)} and queries {tuple(queries.shape)} do not fit")
@@ -219,7 +219,7 @@ class DistributionAlignment(nn.Module):
         self.shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
 
     def targets(self, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
-        """The aligned, sharpened targets (b, c), rows summing to 1; no gradient."""
+        """Compute the aligned, sharpened targets (b, c), without gradient and with rows summing to 1."""
         with without_autocast(teacher_logits):
             log_u = F.log_softmax(promote(teacher_logits.detach()) / self.student_temperature, dim=1)
             log_aligned = F.log_softmax(log_u - self.shares.to(log_u.dtype).log(), dim=1)
@@ -228,7 +228,7 @@ class DistributionAlignment(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float, labels: Tensor
     ) -> Tensor:
-        """Return the mean over the batch, then take the batch into the running mean."""
+        """Return the mean loss over the batch, and update the running class distribution in training."""
         targets = self.targets(teacher_logits, teacher_temperature)
         with without_autocast(student_logits):
             log_prediction = F.log_softmax(promote(student_logits) / self.student_temperature, dim=1)
@@ -249,7 +249,7 @@ class DistributionAlignment(nn.Module):
 
 
 class ConfidentPseudoLabelLoss(nn.Module):
-    r"""Cross-entropy against the teacher's class where the teacher is sure (FixMatch).
+    r"""Cross-entropy against the teacher's predicted class where the teacher is confident (FixMatch).
 
     .. math:: L = \frac1b \sum_i 1[\max_k q_{ik} \ge \theta] \, \text{CE}(s_i / \tau_s, \arg\max_k q_{ik}),
         \quad q_i = \text{softmax}(t_i / \tau_t)

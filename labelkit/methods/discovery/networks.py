@@ -21,7 +21,7 @@ from labelkit.models.seeding import seeded_init
 
 
 class PairedNetwork(BackboneNetwork):
-    """A vision transformer, or the layers that rows of a store go through, under what a method trains on it.
+    """A ViT, or a small network on stored embeddings, that processes two views of an image together.
 
     Args:
         backbone: name of a vision transformer.
@@ -53,7 +53,7 @@ class PairedNetwork(BackboneNetwork):
         self._kept: FrozenPart | None = None
 
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
-        """Let ``features_of_pair`` and ``embed`` take what is kept of views in place of images; returns what that is.
+        """Allow ``features_of_pair`` and ``embed`` to take cached tokens for images, and return the frozen part.
 
         Args:
             moved_blocks: blocks in which the first view's keys move.
@@ -65,7 +65,7 @@ class PairedNetwork(BackboneNetwork):
         return self._kept
 
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
-        """Two views (b, c, h, w) of the same images to features (2b, d), rows 0..b-1 of ``first``.
+        """Map the ``first`` and ``second`` views (b, c, h, w) of images to features (2b, d), in this order.
 
         After ``reuse_frozen`` what is kept of views takes their place.
 
@@ -88,14 +88,14 @@ class PairedNetwork(BackboneNetwork):
         )
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w), or after ``reuse_frozen`` also what is kept of them, to features (b, d)."""
+        """Return the features (b, d) of images (b, c, h, w), or of their cached tokens after ``reuse_frozen``."""
         if self._kept is not None and images.ndim < 4:
             return features_of_tokens(self.backbone.net, images, self._kept)
         return super().embed(images)
 
 
 class DiscoveryNetwork(PairedNetwork):
-    """A vision transformer with a contrastive projector and a classifier over old and new classes.
+    """A ViT with a contrastive projector and a cosine classifier over old and new classes.
 
     Args:
         backbone: name of a vision transformer.
@@ -134,15 +134,15 @@ class DiscoveryNetwork(PairedNetwork):
 
     @property
     def num_outputs(self) -> int:
-        """Old and new classes."""
+        """Return the number of old and new classes."""
         return int(self.classifier.prototypes.shape[0])
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Prototypes of old and new classes."""
+        """Return the prototypes of old and new classes by name."""
         return {"prototypes": self.classifier.prototypes}
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Cosine to each prototype, (b, c) in [-1, 1]."""
+        """Return the cosines (b, c) of embeddings to each class prototype, in [-1, 1]."""
         logits: Tensor = self.classifier(embeddings)
         return logits
 

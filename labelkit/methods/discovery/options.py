@@ -29,7 +29,7 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
-    """Backbone, projector, contrastive losses and views of a category-discovery method.
+    """Options of category discovery: backbone, projector, contrastive losses and views.
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
@@ -80,17 +80,17 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Unless the terms that use labels have weight 0."""
+        """Return whether the supervised terms have a positive weight."""
         return self.supervised_weight > 0
 
     @property
     def label_kind(self) -> LabelKind:
-        """Some: classes without a label are what is to be found."""
+        """Return ``some``, since classes without labels are to be discovered."""
         return "some"
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """A classifier over old and new classes next to the contrastive space; defaults are those of SimGCD's code."""
+    """Options of category discovery with a classifier over old and new classes, with defaults of SimGCD's code."""
 
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 
@@ -127,7 +127,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     )
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, also of the teacher's warm-up."""
+        """Return options with fewer epochs and a shorter warm-up of the teacher's temperature."""
         return super().shortened(fraction) | self._scaled(fraction, "teacher_warmup_epochs", least=0)
 
 
@@ -135,7 +135,7 @@ _ALIGN: JsonDict = {"panel": "Alignment"}
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
-    """``labelkit train flipclass``; alignment defaults are those of the paper's Appendix D.1."""
+    """Options of ``labelkit train flipclass``, with alignment defaults of the paper's Appendix D.1."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
     constants: ClassVar[Mapping[str, object]] = {
@@ -203,7 +203,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
 
 class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
-    """``labelkit train gcd``; defaults are those of the released code."""
+    """Options of ``labelkit train gcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
 
@@ -216,7 +216,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
 
 
 class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
-    """``labelkit train simgcd``; defaults are those of the released code."""
+    """Options of ``labelkit train simgcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 

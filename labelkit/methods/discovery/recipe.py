@@ -39,10 +39,10 @@ DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 
 @dataclass(frozen=True, slots=True)
 class TeacherTemperature:
-    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code, where w > 1).
+    """Teacher temperature that changes linearly from ``start`` to ``final`` over the warm-up epochs.
 
-    Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``, where w is the
-    warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
+    As in SimGCD's released code, where w > 1. Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``,
+    where w is the warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
     """
 
     start: float
@@ -59,7 +59,7 @@ class TeacherTemperature:
 
 
 def teacher_temperature(config: DiscoveryTrainConfig) -> TeacherTemperature:
-    """Temperature of the teacher by the epoch."""
+    """Return the schedule of the teacher's temperature by epoch."""
     return TeacherTemperature(
         config.teacher_temperature_start,
         config.teacher_temperature_final,
@@ -69,7 +69,7 @@ def teacher_temperature(config: DiscoveryTrainConfig) -> TeacherTemperature:
 
 
 def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
-    """Return the number of classes, old and new.
+    """Check that there are labeled and unlabeled images, and return the number of classes, old and new.
 
     Raises:
         DatasetError: no labeled or no unlabeled image.
@@ -107,7 +107,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
 
 def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int] = ()) -> None:
-    """Reject at once all options that do not fit the network: those of a preset are for another one.
+    """Check all options that depend on the backbone, and report every mismatch in one error.
 
     Args:
         config: the options of a method that trains on images.
@@ -145,7 +145,7 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
 
 
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
-    """Return (k,) bool per class of the data set: whether it has labels."""
+    """Return a (k,) bool mask of the data set's classes that have labels."""
     old = np.zeros(max(1, len(data.class_names)), dtype=np.bool_)
     old[list(data.class_order[: data.num_old_classes])] = True
     return old
@@ -156,7 +156,7 @@ COLLAPSE_PATIENCE = 5
 
 
 class TaughtClassifier(Method[DiscoveryConfigT], ABC):
-    """A network of which one view teaches another, and every event that does not depend on the views.
+    """Base of SimGCD and FlipClass, in which the prediction for one view teaches another view.
 
     Args:
         config: the options.
@@ -199,25 +199,25 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
 
     @abstractmethod
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Views of teacher and student in an epoch."""
+        """Return the views of teacher and student in an epoch."""
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: two views, half of a batch labeled in expectation."""
+        """Return the single phase of two views, with half of each batch labeled in expectation."""
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, self.views(0), sampler),)
 
     @classmethod
     def scheduled(cls, config: DiscoveryConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """The teacher's temperature."""
+        """Return the schedule of the teacher's temperature."""
         temperatures = teacher_temperature(config)
         return {"teacher_temperature": lambda now: temperatures[now.epoch]}
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Sharpen the teacher on schedule."""
+        """Set the teacher's temperature for the epoch."""
         self._teacher_temperature = self._temperatures[state.epoch]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Old and new classes of the unlabeled images; a collapse ends the run, unless the guard is to let it be."""
+        """Return the discovery monitor of unlabeled images, which ends collapsed runs if the guard is ``stop``."""
         config, data = self.config, self.data
         unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
         patience = COLLAPSE_PATIENCE if config.guard == "stop" else sys.maxsize
@@ -225,7 +225,7 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, patience, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Say when less than half of the classes are in use at the end of a run."""
+        """Return a remark if less than half of the classes are in use at the end of a run."""
         num_classes = self.network.num_outputs
         used = metrics.get("used_clusters", num_classes)
         if 2 * used >= num_classes:
@@ -236,5 +236,5 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         ]
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image, unchanged."""
+        """Return the view of the image center without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

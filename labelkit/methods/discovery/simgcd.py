@@ -23,13 +23,13 @@ from labelkit.training.method import StepOutput
 
 
 class SimGCD(TaughtClassifier[SimGCDConfig]):
-    """Two views of one network, symmetric self-distillation."""
+    """Training method SimGCD: contrastive learning with a self-distilled cosine classifier."""
 
     def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:
         super().__init__(config, data, symmetric=config.symmetric)
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """The two views, the same in every epoch."""
+        """Return the two views, which are the same in every epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         of_rows = row_views(self.config, self.data)
         if of_rows is not None:
@@ -39,11 +39,11 @@ class SimGCD(TaughtClassifier[SimGCDConfig]):
         return weak_view(size, domain, chiral=chiral), strong_view(size, domain, chiral=chiral)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Both views through the network, then the loss."""
+        """Compute the loss of both views for one batch."""
         projections, logits = self.network.forward_pair(batch.views[0], batch.views[1])
         loss, parts = self.loss(projections, logits, batch.labels, teacher_temperature=self._teacher_temperature)
         return StepOutput(loss, parts)
 
     def reuse_frozen(self) -> FrozenPart:
-        """The blocks before the first one that is trained."""
+        """Enable caching of the outputs of the blocks before the first trained one."""
         return self.network.reuse_frozen()

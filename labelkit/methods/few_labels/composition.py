@@ -37,7 +37,7 @@ from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.ema import EMATeacher, follow, slow_copy
+from labelkit.models.ema import EMATeacher, ema_update, slow_copy
 from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import EMADecay, horizon_decay
@@ -55,7 +55,7 @@ ComposeAt = Literal["last-stage", "pool"]
 
 
 class DiscriminationLoss(nn.Module):
-    r"""Compare the distances :math:`d_0 \le d_1` of each feature to its nearest and second-nearest centroid.
+    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` of features to their two nearest centroids.
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
@@ -73,14 +73,14 @@ class DiscriminationLoss(nn.Module):
     """
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
-        """Return the mean over the batch."""
+        """Return the mean ratio over the batch."""
         with without_autocast(features):
             near, far = nearest_two(promote(features), centroids)
             return (near / (far + 1e-12)).sum() / max(len(near), 1)
 
 
 def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distances to the nearest and the second-nearest centroid, each (b,).
+    """Compute the squared distances (b,) to the nearest and the second-nearest centroid.
 
     Raises:
         ValueError: fewer than two centroids, or another width.
@@ -96,7 +96,7 @@ def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Composition(nn.Module):
-    """The trained part of a master: one converter for each network, their sum, and the layers of a decision.
+    """Trained part of LMCS's master: three converters whose sum feeds the last layers.
 
     Args:
         student: whose last stage and head the decision starts as.
@@ -125,7 +125,7 @@ class Composition(nn.Module):
 
     @torch.no_grad()
     def start_from(self, network: StudentNetwork) -> None:
-        """Begin as the mean of the three inputs, decided on by the layers of ``network``."""
+        """Initialize the converters to average their inputs, and the last layers from ``network``."""
         for converter in self.converters:
             assert isinstance(converter, nn.Linear | nn.Conv2d)
             identity = torch.eye(converter.weight.shape[0]) / 3
@@ -137,14 +137,16 @@ class Composition(nn.Module):
             self.decision.load_state_dict(_staged(network).last_stage.state_dict())
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Three inputs at the layer to features (b, d)."""
+        """Map three inputs at the joined layer to features (b, d)."""
         joined = torch.stack([convert(maps) for convert, maps in zip(self.converters, inputs, strict=True)]).sum(0)
         features: Tensor = self.decision(joined)
         return features.mean(dim=(2, 3)) if self.at == "last-stage" else features
 
 
 class ComposedNetwork(InferenceNetwork):
-    """Current, previous and averaged student, joined; never in training mode but for what trains it.
+    """LMCS's master network, which joins the current, previous and averaged student at one layer.
+
+    It is never in training mode but for what trains it.
 
     Args:
         student: the network that the three are versions of; copied.
@@ -172,33 +174,33 @@ class ComposedNetwork(InferenceNetwork):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode; whoever trains the composition says so to it alone."""
+        """Keep the network in evaluation mode; only its composition is switched, by the code that trains it."""
         del mode
         return super().train(False)
 
     @property
     def input_spec(self) -> InputSpec:
-        """Return the input spec of the student."""
+        """Return the input specification of the student."""
         return self.current.input_spec
 
     @property
     def embed_dim(self) -> int:
-        """Return the input spec of the student."""
+        """Return the embedding width of the student."""
         return self.current.embed_dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """As the student's, but for the layer."""
+        """Return the student's identity with the layer ``composition``."""
         return {**self.current.identity, "layer": "composition"}
 
     @property
     def num_outputs(self) -> int:
-        """Classes."""
+        """Return the number of classes."""
         return self.current.num_outputs
 
     @torch.no_grad()
     def inputs(self, images: Tensor) -> tuple[Tensor, ...]:
-        """What the three networks give at the layer where they are joined."""
+        """Compute the outputs of the three networks at the layer where they are joined."""
         networks = (self.current, self.previous, self.averaged)
         if self.at == "pool":
             return tuple(network.embed(images) for network in networks)
@@ -206,18 +208,18 @@ class ComposedNetwork(InferenceNetwork):
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
-        """What the averaged network alone says of images, from its input at the layer."""
+        """Compute the logits of the averaged network alone from its output at the joined layer."""
         features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
         logits: Tensor = self.averaged.classify(features)
         return logits
 
     def embed(self, images: Tensor) -> Tensor:
-        """Master features (b, d); gradients reach the composition."""
+        """Return the master's features (b, d), with gradients for the composition."""
         features: Tensor = self.composition(self.inputs(images))
         return features
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Logits (b, c)."""
+        """Return the logits (b, c) of embeddings (b, d)."""
         logits: Tensor = self.composition.head(embeddings)
         return logits
 
@@ -240,7 +242,7 @@ def _joined_width(student: StudentNetwork) -> int:
 
 
 class MasterTraining:
-    """Trains one block's master.
+    """Training of the master network after one block of updates.
 
     Args:
         master: gets new networks and new weights.
@@ -269,7 +271,7 @@ class MasterTraining:
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose and train.
+        """Compose the master from the student's versions and train it.
 
         Args:
             student: as it is after the block, with statistics to be judged with.
@@ -307,7 +309,7 @@ class MasterTraining:
             total.backward()  # type: ignore[no-untyped-call] # torch has no types
             self.state.average_gradients(composition.parameters())
             optimizer.step()
-            follow(shadow, composition, self.decay(step + 1), buffers="copy")
+            ema_update(shadow, composition, self.decay(step + 1), buffers="copy")
             if step >= last_quarter:
                 sums += torch.stack([*(part.detach() for part in parts), torch.ones((), device=device)])
         composition.requires_grad_(False)
@@ -327,7 +329,7 @@ class MasterTraining:
         return self.rows[self.labels[self.rows] < 0]
 
     def batches(self) -> Iterator[Batch]:
-        """The batches of the block's master, the same each time they are asked for."""
+        """Return the training batches of the master, the same at each call."""
         config, unlabeled = self.config, self._unlabeled
         per_batch = config.labeled_batch_size if len(unlabeled) else config.batch_size
         streams = [
@@ -338,7 +340,7 @@ class MasterTraining:
         return self.state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + self.block)
 
     def losses(self, batch: Batch, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """J_X, J_C and J_D of a batch; a part that is left out is 0."""
+        """Compute the loss terms J_X, J_C and J_D of a batch, with 0 for disabled ones."""
         master, images, labels = self.master, batch.images, batch.labels
         labeled = labels >= 0
         count = int(labeled.sum())
@@ -409,7 +411,7 @@ def _weight(converter: nn.Module) -> Tensor:
 
 
 class Guide(nn.Module):
-    """The frozen network that guides the student through a block: the last block's master, or the average as it was.
+    """Frozen network that guides the student through a block: the last master or a copy of the average.
 
     Args:
         config: the options.
@@ -427,7 +429,7 @@ class Guide(nn.Module):
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """What the guide says of images: (b, c, h, w) to (b, k)."""
+        """Return the guide's logits (b, k) for images (b, c, h, w)."""
         network = self.master if self.snapshot is None else self.snapshot.module
         assert isinstance(network, InferenceNetwork)
         return network.classify(network.embed(images))

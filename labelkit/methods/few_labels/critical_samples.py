@@ -30,12 +30,12 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Round,
     SearchArguments,
     check_choice,
-    checked,
+    check_features,
     class_means,
     distances_between,
     extent,
     feature_warnings,
-    rounded,
+    round_for_sorting,
     search,
 )
 
@@ -49,7 +49,7 @@ _BLOCK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class CriticalReport(ClassReport):
-    """What one round found of one class.
+    """Results of one search round for one class.
 
     Attributes:
         confined: candidates within the radius.
@@ -68,7 +68,7 @@ class CriticalReport(ClassReport):
 
 @dataclass(frozen=True)
 class CriticalDiscovery(Discovery):
-    """Rows that were given a label, with what their neighborhood says.
+    """Newly labeled rows with their soft labels and entropies.
 
     Attributes:
         per_class: of each round and class that has labels.
@@ -82,7 +82,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Share of the confined rows whose soft label and nearest mean name different classes; NaN without any."""
+        """Return the share of rows near a mean whose soft label names another class, or NaN without any."""
         confined = sum(report.confined for report in self.per_class)
         return sum(report.disagreeing for report in self.per_class) / confined if confined else float("nan")
 
@@ -97,7 +97,7 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
+    """Label ``count`` unlabeled rows that are near the classes and yet ambiguous.
 
     Args:
         features: (n, d) numbers.
@@ -116,12 +116,12 @@ def discover_critical(
         ValueError: an argument that cannot be used, with the first row at fault.
     """
     check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
-    rows = checked(features)
+    rows = check_features(features)
     return search(partial(_find, rows, criterion, confine), len(rows), labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
-    """Weight of each rank from 1, ``beta / (beta + rank / num_reference)`` (Eq. 3.10), (num_reference,) float64."""
+    """Return the weight ``beta / (beta + rank / n)`` of each rank from 1 (Eq. 3.10), (n,) float64."""
     ranks = np.arange(1, num_reference + 1) / num_reference
     return np.asarray(beta / (beta + ranks))
 
@@ -129,7 +129,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 def soft_labels(
     rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
-    """Weight of each class among the reference rows (Eq. 3.11).
+    """Compute soft labels of rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).
@@ -150,7 +150,7 @@ def soft_labels(
     for start in range(0, len(asked), size):
         block = slice(start, start + size)
         order = np.argsort(
-            rounded(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
+            round_for_sorting(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
         )
         weight = np.empty(order.shape)
         np.put_along_axis(weight, order, np.broadcast_to(weights, order.shape), axis=1)
@@ -160,14 +160,14 @@ def soft_labels(
 
 
 def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Entropy of each row of (m, c) probabilities in bits (Eq. 3.12), (m,); 0 log 0 is 0."""
+    """Compute the entropy (m,) of probabilities (m, c) in bits (Eq. 3.12), with 0 log 0 = 0."""
     logs = np.log2(soft, out=np.zeros_like(soft), where=soft > 0)
     return np.asarray(-(soft * logs).sum(axis=1))
 
 
 def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Class of the largest weight; of equal ones the nearest mean's, else the lowest."""
-    weights = rounded(soft)
+    weights = round_for_sorting(soft)
     every = np.arange(len(soft))
     is_nearest = weights[every, nearest] == weights.max(axis=1)
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
@@ -184,10 +184,10 @@ def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) 
     soft = soft_labels(rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
     entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
     voted = _largest(soft, nearest)
-    if len(np.unique(rounded(entropy))) == 1 < len(confined) and criterion != "min_distance":
+    if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
         warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
     sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion]
-    first = sign * rounded(entropy)
+    first = sign * round_for_sorting(entropy)
     ranking = np.lexsort((asked, candidates.keys[confined], first))
     ranking = ranking[(voted == nearest)[ranking]]
     mine = [ranking]

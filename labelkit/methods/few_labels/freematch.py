@@ -27,7 +27,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentClock,
     StudentNetworks,
     StudentObjective,
-    logits_of,
+    head_logits,
     split_labeled,
     student_views,
 )
@@ -35,7 +35,7 @@ from labelkit.training.method import StepOutput
 
 
 class FreeMatchObjective(StudentObjective):
-    r"""Cross-entropy of labeled images, and of strong views with the class of a sure weak view.
+    r"""FreeMatch's training loss: cross-entropy of labels and confident pseudo-labels, and a fairness term.
 
     .. math:: J = J_X + J_U + \lambda_f J_F
 
@@ -72,11 +72,11 @@ class FreeMatchObjective(StudentObjective):
         self.fairness = FairnessLoss()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The weak and the strong view."""
+        """Return the weak and the strong view."""
         return self._views
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, gradients for the student alone.
+        """Return the loss, with gradients only for the student.
 
         Args:
             batch: labeled rows and others.
@@ -86,7 +86,7 @@ class FreeMatchObjective(StudentObjective):
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
-        logits = logits_of(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
+        logits = head_logits(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
         own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
         mean_count = max(clock.mean_count(count), 1.0)
         cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)
@@ -112,7 +112,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
-    """Needs at least one label per class."""
+    """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

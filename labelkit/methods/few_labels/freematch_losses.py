@@ -19,7 +19,7 @@ Sum = Callable[[Tensor], Tensor]
 
 
 class AdaptiveThreshold(nn.Module):
-    r"""Which predictions are sure enough to be pseudo-labels, by thresholds that rise as the model becomes surer.
+    r"""Confidence thresholds for pseudo-labels that follow the model's running mean confidence.
 
     .. math:: \tau \leftarrow m \tau + (1 - m)\,\overline{\max_k p_k}, \quad
         \tilde p \leftarrow m \tilde p + (1 - m)\,\bar p, \quad
@@ -52,7 +52,7 @@ class AdaptiveThreshold(nn.Module):
 
     @torch.no_grad()
     def update(self, probabilities: Tensor, total: Sum = lambda value: value) -> None:
-        """Take in a batch of weak predictions.
+        """Update the running averages with a batch of predictions for weak views.
 
         Args:
             probabilities: (b, c), this process's part.
@@ -72,7 +72,7 @@ class AdaptiveThreshold(nn.Module):
             average.lerp_(value, 1 - self.decay)
 
     def forward(self, probabilities: Tensor) -> Tensor:
-        """(b, c) weak predictions to (b,) bool, the rows that are kept."""
+        """Return a (b,) bool mask of the predictions (b, c) that exceed their class's threshold."""
         surest, classes = probabilities.max(dim=1)
         if self.fixed is not None:
             return surest >= self.fixed
@@ -80,7 +80,7 @@ class AdaptiveThreshold(nn.Module):
 
 
 class PseudoLabelLoss(nn.Module):
-    r"""Cross-entropy of strong views with the class of the weak ones, over the rows that are kept.
+    r"""Cross-entropy of strong views against pseudo-labels from weak views, over the kept images.
 
     .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
 
@@ -94,14 +94,14 @@ class PseudoLabelLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, pseudo_labels: Tensor, kept: Tensor) -> Tensor:
-        """Return the mean."""
+        """Return the mean loss over all images of the batch."""
         with without_autocast(logits):
             terms = F.cross_entropy(promote(logits), pseudo_labels, reduction="none")
             return (terms * kept).sum() / max(len(terms), 1)
 
 
 class FairnessLoss(nn.Module):
-    r"""FreeMatch's term on the mix of classes: the negative cross-entropy of two normalized mixes.
+    r"""FreeMatch's fairness loss on class frequencies: the negative cross-entropy of two normalized distributions.
 
     .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
 
@@ -119,7 +119,7 @@ class FairnessLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
-        """Return the sum over classes."""
+        """Return the loss, a sum over classes."""
         places = kept.nonzero().squeeze(1)  # the one time that a GPU is waited for
         if not len(places):
             return promote(logits).sum() * 0

@@ -34,7 +34,7 @@ _COLUMNS: Final = ("sample_index", "label", "rank", "generation", "iteration", "
 
 @dataclass(frozen=True, slots=True)
 class GrownPhase:
-    """One phase of a run whose labels grow, in the longest course that it can take.
+    """Planned phase of a run with a growing label set, assuming full growth.
 
     Attributes:
         labels: that the student learns from.
@@ -46,13 +46,13 @@ class GrownPhase:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Return the number of labels as text, for tables."""
         return f"{self.labels:,} labels"
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """How far labels grow.
+    """Rules for how fast and how far the label set grows.
 
     Attributes:
         factor: labels after a discovery over those before, > 1.
@@ -70,12 +70,15 @@ class GrowthRules:
             raise ValueError(f"factor must be > 1, cap and generations >= 1, got {self}")
 
     def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
-        """Images to discover: ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative."""
+        """Return the number of images to discover next.
+
+        It is ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative.
+        """
         wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
         return max(0, wanted)
 
     def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Labels after each discovery of a generation in which every discovery finds what it is asked for."""
+        """Return the number of labels after each discovery of a generation, assuming full discoveries."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count
@@ -85,7 +88,7 @@ class GrowthRules:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredSample:
-    """One line of the table: an image that was given a label.
+    """Table row of an image that was given a label during training.
 
     Attributes:
         sample_index: row of the data set.
@@ -106,7 +109,7 @@ class DiscoveredSample:
 
 
 class LabelGrowth(nn.Module):
-    """Given labels, and those discovered on top of them.
+    """Original labels together with those discovered during training.
 
     Args:
         given: (n,) int64 labels, -1 = none; they never change.
@@ -136,7 +139,7 @@ class LabelGrowth(nn.Module):
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
     def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
-        """(n,) int64: the given labels and those discovered in this generation, -1 = none.
+        """Return the (n,) int64 labels, original and discovered in this generation, with -1 for none.
 
         Args:
             iteration: leave out what was discovered after this one; default: nothing is left out.
@@ -149,14 +152,14 @@ class LabelGrowth(nn.Module):
         labels[found[:, 0]] = found[:, 1]
         return labels
 
-    def wanted(self, rows: NDArray[np.int64]) -> int:
+    def num_to_discover(self, rows: NDArray[np.int64]) -> int:
         """Return how many images the next discovery should select from the (m,) rows; 0 ends the generation."""
         labels = self.labels()
         unlabeled = int((labels[rows] < 0).sum())
         return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
 
     def add(self, discovery: Discovery, network: str) -> None:
-        """Give the images that were found their labels, as the next iteration.
+        """Add the discovered labels as the next iteration.
 
         Raises:
             ValueError: an image that has a label was found, or more than were asked for.
@@ -178,22 +181,22 @@ class LabelGrowth(nn.Module):
         self.num_found.fill_(stop)
 
     def can_start_generation(self) -> bool:
-        """Return whether there is another generation to come, and this one discovered anything."""
+        """Return whether another generation may start and this one discovered anything."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
-        """Forget what this generation discovered; its last predictions are kept to compare with."""
+        """Start a new generation without the labels discovered so far, keeping its last predictions."""
         self.generation += 1
         self.iteration.fill_(0)
         self.predictions[1] = self.predictions[0]
 
     def describe(self) -> dict[str, float]:
-        """Where the growth stands, for the log."""
+        """Return the generation, iteration and number of labels for the log."""
         labeled = float((self.labels() >= 0).sum())
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
-        """Remember the predicted classes at the end of a phase.
+        """Store the predicted classes at the end of a phase and return how many changed.
 
         Args:
             classes: (m,) int64 of ``rows``.
@@ -215,7 +218,7 @@ class LabelGrowth(nn.Module):
         return changed[0], changed[1]
 
     def samples(self) -> list[DiscoveredSample]:
-        """Return the table, in the order of discovery; generations that were forgotten are in it."""
+        """Return the table of all images discovered in any generation, in the order of discovery."""
         count = int(self.num_found)
         rows, scores = self.found[:count].tolist(), self.scores[:count].tolist()
         return [
@@ -225,14 +228,14 @@ class LabelGrowth(nn.Module):
 
 
 def training_class_names(data: DataInfo) -> list[str]:
-    """Names of the training classes; none if the data set has none."""
+    """Return the names of the training classes, or an empty list if the data set has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
 
 
 def finite_features(
     look: Callable[[Tensor], Tensor], network: str, state: TrainState, rows: NDArray[np.int64]
 ) -> Tensor:
-    """Features that a search can use, (m, d) of the (m,) rows.
+    """Compute the features (m, d) of rows with a network and check that they are finite.
 
     Args:
         look: images to features.
@@ -251,8 +254,8 @@ def finite_features(
     return features
 
 
-def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Return the main process's discovery on every process, should machines differ in their last bits.
+def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
+    """Return the main process's discovery on every process, in case they differ in the last bits.
 
     Args:
         found: what this process found among ``rows``; its warnings are passed on.
@@ -274,7 +277,7 @@ def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
 def add_discovered(
     growth: LabelGrowth, found: Discovery, network: str, state: TrainState, num_classes: int, **more: float
 ) -> None:
-    """Give the images that were found their labels; log how many there are, and more numbers."""
+    """Add discovered labels to the label set and log their number."""
     growth.add(found, network)
     counts = np.bincount(found.labels, minlength=num_classes)
     state.log(
@@ -294,7 +297,7 @@ _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation"
 
 
 class GrowthMonitor(ClassificationMonitor):
-    """Judges on held-out images, and writes and scores the images that a method discovered.
+    """Monitor of held-out accuracy that also writes and scores the discovered labels.
 
     Args:
         growth: the labels of the method.
@@ -318,7 +321,7 @@ class GrowthMonitor(ClassificationMonitor):
         return metrics | self._errors(self._growth, state)
 
     def discovered(self) -> str:
-        """Return the table as CSV, in the order of discovery; with the truth if any is known."""
+        """Return the table of discovered images as CSV, with true classes where known."""
         known = bool((self._truth >= 0).any())
         lines: list[list[object]] = []
         for sample in self._growth.samples():

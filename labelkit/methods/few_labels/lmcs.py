@@ -42,8 +42,8 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    agreed,
     finite_features,
+    sync_discovery,
     training_class_names,
 )
 from labelkit.methods.few_labels.losses import SquaredConsistency
@@ -53,10 +53,10 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetwork,
+    head_logits,
+    labeled_streams,
     learning_rate,
-    logits_of,
     split_labeled,
-    streams,
     student_pace,
     student_phase,
     student_views,
@@ -79,24 +79,24 @@ _PRETEXT_EPOCH = 1 << 29
 
 
 def growth_rules(config: LMCSConfig) -> GrowthRules:
-    """How far the labels grow."""
+    """Return the rules by which the label set grows."""
     return GrowthRules(config.growth_factor, config.growth_limit, generations=1)
 
 
 def first_steps(config: LMCSConfig, given: int, unlabeled: int) -> int:
-    """Updates before the first discovery; all if there is nothing to discover."""
+    """Return the number of updates before the first discovery, or all if there is nothing to discover."""
     if not growth_rules(config).next_count(given, given, unlabeled):
         return config.steps
     return min(config.first_blocks * config.block_steps, config.steps)
 
 
 def later_steps(config: LMCSConfig, rest: int) -> int:
-    """Updates between two discoveries, of which this many are left."""
+    """Return the number of updates until the next discovery, at most ``rest``."""
     return min(config.generation_blocks * config.block_steps, rest)
 
 
 def planned_phases(config: LMCSConfig, given: int, images: int) -> list[GrownPhase]:
-    """Phases of a run whose discoveries find all that they look for.
+    """Return the phases of a run, assuming that every discovery finds as many images as it looks for.
 
     The student learns the discovery before the last one, so that labels are one phase late.
 
@@ -120,19 +120,19 @@ def planned_phases(config: LMCSConfig, given: int, images: int) -> list[GrownPha
 
 
 def guidance_weight(config: LMCSConfig) -> GrowingWeight:
-    """Weight of the difference to the guide, by the update of the run."""
+    """Return the schedule of the weight of the guidance loss over the updates of the run."""
     return GrowingWeight(config.guidance_weight * config.unlabeled_weight, config.unlabeled_ramp * config.steps)
 
 
 def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name: str) -> Pace:
-    """Length of a phase that begins at an update of the run; the optimizer continues as if there were no phases."""
+    """Return the length of a phase with the learning rate schedule of the whole run."""
     rate, _ = learning_rate(config, config.steps, config.lr)
     pace = student_pace(config, steps=steps, peak=config.lr, index=index, name=name)
     return replace(pace, lr=lambda step: rate(start + step))
 
 
 class LMCS(ObjectiveStudent[LMCSConfig]):
-    """Needs at least one label per class, preferably four."""
+    """Training method LMCS: a student guided by composed masters; needs one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch brings its own noise
@@ -148,13 +148,13 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         self._later: list[list[int]] = []
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """The phase on the given labels; what follows is decided on the way."""
+        """Return the phase on the original labels, since later phases are decided during training."""
         first = self.phase(0, rows)
         assert first is not None
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Images with given labels and those of earlier discoveries, next to all others."""
+        """Return phase ``index``, in which labeled and previously discovered images are mixed with all others."""
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
@@ -163,7 +163,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if index:
             learned, start, steps = self._later[index - 1]
         labels = self.growth.labels(learned)
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
@@ -171,7 +171,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
 
     @classmethod
     def paces(cls, config: LMCSConfig, size: RunSize) -> tuple[Pace, ...]:
-        """The phases of a run whose discoveries find all that they look for."""
+        """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         starts = accumulate((phase.steps for phase in phases), initial=0)
         return tuple(
@@ -181,7 +181,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
 
     @classmethod
     def scheduled(cls, config: LMCSConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Labels of such a run, decay of the average, weights of unlabeled images and of the guide."""
+        """Return the schedules of the number of labels, the EMA decay and the loss weights."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         decay, guidance = teacher_decay(config, config.steps), guidance_weight(config)
         weight = unlabeled_weight(config.steps, config)
@@ -193,11 +193,11 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         }
 
     def planned_steps(self) -> int:
-        """All of them."""
+        """Return the number of updates of the run."""
         return self.config.steps
 
     def on_train_start(self, state: TrainState) -> None:
-        """Learn the pretext if asked to; start networks equal; say what growth cannot do."""
+        """Train the pretext task if enabled, make the networks equal, and warn if there is nothing to discover."""
         config, rows = self.config, self._rows
         if config.pretext_steps:
             size = {"steps": config.pretext_steps, "batch_size": config.batch_size}
@@ -208,19 +208,19 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             state.warn("warning: no image is without a label, so that there is nothing to discover")
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Return the loss of MixMatch, and the difference to the guide."""
+        """Compute MixMatch's loss plus the guidance loss."""
         output, (_, others) = super().training_step(batch), split_labeled(batch)
-        weight = self._guidance(StudentClock.of(self._state).step)
+        weight = self._guidance(StudentClock.from_state(self._state).step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         said = self.guide.logits(batch.views[0][others])
         with batch_statistics(self.network):
-            own = logits_of(self.network, batch.views[1][others])[0]
+            own = head_logits(self.network, batch.views[1][others])[0]
         difference = self.consistency(own, said).mean()
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """After a block: prepare networks to be evaluated, discover if it is time, make the guide of the next block."""
+        """Recalibrate the networks after a block, discover labels if due, and prepare the next guide."""
         super().on_epoch_end(state)
         metrics: dict[str, float] = {}
         if state.step_in_phase == state.phase_steps and state.step < self.config.steps:
@@ -251,12 +251,12 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def _discover(self, state: TrainState) -> int:
         """Give critical samples their labels; return how many: 0 without room, or if too many are disputed."""
         config, growth, rows = self.config, self.growth, self._rows
-        if not growth.wanted(rows):
+        if not growth.num_to_discover(rows):
             return 0
         found = discover_critical(
             finite_features(self.network.embed, "student", state, rows).numpy(),
             growth.labels()[rows],
-            growth.wanted(rows),
+            growth.num_to_discover(rows),
             criterion=config.criterion,
             confine=config.confine,
             num_classes=self.num_classes,
@@ -267,7 +267,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if config.criterion != "min_distance":
             # the column score of the table: what they were chosen by
             found = replace(found, distance=found.entropy)
-        found = agreed(found, rows, state)
+        found = sync_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
                 f"warning: nearest mean and soft label name different classes for {percent(found.disagreement)} % of "
@@ -280,21 +280,21 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return the networks to evaluate: student, average and master."""
         master = self.guide.master
-        return {**super().judged(), **({} if master is None else {"master": master})}
+        return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
-        """The phases decided on so far, and whether a guide is there."""
+        """Return the phases decided on so far and whether a guide exists."""
         return {"later": self._later, "guided": self.guide.is_ready}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Names given to held-out images, and the labels that were found."""
+        """Return the monitor of held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)
 
 
@@ -308,7 +308,9 @@ def learn_rotations(
     batch_size: int,
     seed: int,
 ) -> float:
-    """Train all of a network but its classifiers, and a classifier of quarter turns that is thrown away.
+    """Pretrain a network on predicting image rotations, without its classifiers.
+
+    The rotation classifier is thrown away.
 
     Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
     with its momentum and weight decay. The cosine of the learning rate is ours. All turns of an image are in one batch.

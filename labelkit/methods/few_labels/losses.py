@@ -17,7 +17,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class SquaredConsistency(nn.Module):
-    r"""Mean squared difference between two predictions.
+    r"""Mean squared difference between the predicted probabilities of two networks.
 
     .. math:: L = \frac{1}{b c} \sum_i \sum_k (\text{softmax}(s_i)_k - \text{softmax}(t_i)_k)^2
 
@@ -37,7 +37,7 @@ class SquaredConsistency(nn.Module):
     """
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
-        """Return the difference of each row."""
+        """Return the squared difference of each row."""
         check_pair(student_logits, target_logits)
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
@@ -46,13 +46,13 @@ class SquaredConsistency(nn.Module):
 
 
 def check_pair(first: Tensor, second: Tensor) -> None:
-    """Raise ``ValueError`` unless both are (b, c) and alike."""
+    """Check that two tensors have the same (b, c) shape."""
     if first.shape != second.shape or first.ndim != 2:
         raise ValueError(f"logits must both be (b, c); got {tuple(first.shape)} and {tuple(second.shape)}")
 
 
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
-    """Raise to the power ``1 / temperature`` and normalize again.
+    """Sharpen probabilities by raising them to the power ``1 / temperature`` and normalizing again.
 
     Args:
         probabilities: (b, c) float, rows sum to 1.
@@ -70,7 +70,7 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MixMatchTerms:
-    """The parts of the loss.
+    """Labeled and unlabeled part of MixMatch's loss.
 
     Attributes:
         labeled: () cross-entropy of the labeled rows, nats.
@@ -82,7 +82,7 @@ class MixMatchTerms:
 
 
 class MixMatchLoss(nn.Module):
-    r"""Cross-entropy of the rows that come from labels, squared difference of probabilities for the others.
+    r"""MixMatch's loss: cross-entropy for labeled rows and squared error of probabilities for the others.
 
     .. math:: L_x = -\frac1b \sum_{i \le b} \sum_k r_{ik} \log p_{ik}, \quad
         L_u = \frac{1}{(m - b) c} \sum_{i > b} \sum_k (p_{ik} - r_{ik})^2
@@ -101,7 +101,7 @@ class MixMatchLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> MixMatchTerms:
-        """Return both parts."""
+        """Return the labeled and the unlabeled part of the loss."""
         if logits.shape != targets.shape or logits.ndim != 2 or not 0 <= num_labeled <= len(logits):
             raise ValueError(
                 f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be (m, c), "

@@ -34,7 +34,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     TwoStreamConfigT,
-    logits_of,
+    head_logits,
     student_views,
     teacher_decay,
 )
@@ -65,14 +65,14 @@ class HeadDifference(nn.Module):
     """
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the mean over rows and classes."""
+        """Return the mean squared difference over rows and classes."""
         check_pair(first, second)
         with without_autocast(first):
             return (promote(first) - promote(second)).square().mean()
 
 
 class MeanTeacherObjective(StudentObjective):
-    r"""Cross-entropy of the labeled rows, and squared differences to the predictions for another view.
+    r"""Mean Teacher's training loss: cross-entropy of labels and consistency with the teacher's predictions.
 
     .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
 
@@ -99,15 +99,15 @@ class MeanTeacherObjective(StudentObjective):
         self.head_difference = HeadDifference()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The student's view and that of teacher and master."""
+        """Return the student's view and that of teacher and master."""
         return self._view, self._view
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, gradients for the student alone."""
+        """Return the loss, with gradients only for the student."""
         labels = batch.labels
         labeled = labels >= 0
         count = int((batch.on_host.labels >= 0).sum())
-        heads = logits_of(networks.student, batch.views[0])
+        heads = head_logits(networks.student, batch.views[0])
         mean_count = max(clock.mean_count(count), 1.0)
         norm = len(labels) if self._class_norm == "batch" else mean_count
         cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
@@ -116,14 +116,14 @@ class MeanTeacherObjective(StudentObjective):
         weight = self._weight(clock.step_in_phase) if clock.phase == 0 else self._weight.full
         if weight > 0:
             with torch.no_grad():
-                target = logits_of(networks.teacher, batch.views[1])[0]
+                target = head_logits(networks.teacher, batch.views[1])[0]
             consistency = self.consistency(heads[-1], target).mean()
             loss = loss + weight * consistency
             logs["consistency"] = consistency.detach()
             if networks.master is not None:
                 with torch.no_grad():
                     # all rows, or the statistics of the batch would be those of a few images
-                    target = logits_of(networks.master, batch.views[1])[0]
+                    target = head_logits(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
                 agreement = _sum(difference, labeled) / mean_count  # of labeled rows (Eq. 2.7)
                 loss = loss + weight * agreement
@@ -140,22 +140,22 @@ def _sum(rows: Tensor, kept: Tensor) -> Tensor:
 
 
 def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:
-    """Weight of the consistency, in a run whose (first) phase has this many updates."""
+    """Return the schedule of the consistency weight, for a (first) phase of ``steps`` updates."""
     return GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
 
 
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
-    """Build the objective of the options; the (first) phase has this many updates."""
+    """Build Mean Teacher's training loss from the options, for a (first) phase of ``steps`` updates."""
     weight = consistency_weight(steps, options)
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
 class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
-    """A student of Mean Teacher's recipe, whose images may be whitened; noise of the views is added behind that."""
+    """Student of Mean Teacher's recipe with optional whitening of its images, before the noise of the views."""
 
     @classmethod
     def build(cls, config: TwoStreamConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network, with whitening before the backbone if the options ask for it.
+        """Build the network, with whitening before the backbone if enabled.
 
         Raises:
             ConfigError: images that are too large.
@@ -173,7 +173,7 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
         return network
 
     def on_train_start(self, state: TrainState) -> None:
-        """Fit the whitening to the training images, the same on every process; start both networks equal."""
+        """Fit the whitening to the training images, and make both networks equal."""
         whitening = self.network.backbone.whitening
         if whitening is not None:
             center, matrix = zca(state.embed(whitening.contrast_rows, self._rows))
@@ -184,7 +184,7 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
 
 
 class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
-    """Needs at least one label per class."""
+    """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
@@ -193,11 +193,11 @@ class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
 
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
-        """It changes when the consistency has its full weight."""
+        """Return the EMA decay, which rises when the consistency weight reaches its full value."""
         return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)
 
     @classmethod
     def scheduled(cls, config: MeanTeacherConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the average, and weight of the consistency."""
+        """Return the schedules of the EMA decay and the consistency weight."""
         weight = consistency_weight(config.steps, config)
         return {**super().scheduled(config, size), "consistency_weight": lambda now: weight(now.step_in_phase)}

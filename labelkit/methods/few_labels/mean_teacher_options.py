@@ -20,7 +20,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class TeacherRecipe(PixelOptions):
-    """Pixels, views and learning rate of Mean Teacher's released code, and of what is compared with it."""
+    """Options for pixels, views and learning rate of Mean Teacher's recipe, also for methods compared with it."""
 
     shift_px: float | None = Field(
         None,
@@ -71,12 +71,12 @@ class TeacherRecipe(PixelOptions):
 
     @property
     def pixel_changes(self) -> tuple[float | None, float]:
-        """As asked for; noise comes after whitening, which adds it."""
+        """Return the maximum shift of a view and its noise, which is 0 if whitening adds the noise."""
         return self.shift_px, 0.0 if getattr(self, "whitening", "none") == "zca" else self.noise
 
     @property
     def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Return the requested value."""
+        """Return the shape of the learning rate schedule and of Adam's betas, as set by the options."""
         return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class TeacherRecipe(PixelOptions):
 
 
 class MeanTeacherOptions(TwoStreamOptions):
-    """Loss of Mean Teacher, and how its teacher slows down."""
+    """Options for Mean Teacher's loss and its teacher's EMA decay."""
 
     constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
 
@@ -140,7 +140,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
 
 class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
-    """``labelkit train supervised``; options as for ``train mean-teacher``."""
+    """Options of ``labelkit train supervised``, which are those of ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
@@ -154,7 +154,7 @@ class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
 
 
 class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
-    """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
+    """Options of ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 

@@ -32,7 +32,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    logits_of,
+    head_logits,
     split_labeled,
     student_views,
 )
@@ -50,7 +50,9 @@ MIXUP_ALPHA: Final = 0.75
 
 
 def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Swap part j of block 0 with part j of block j; doing it again undoes it.
+    """Exchange parts of rows between the first block and each other block, so that all share batch statistics.
+
+    Part j of block 0 with part j of block j; doing it again undoes it.
 
     Args:
         blocks: k tensors (b, ...) of one shape; each is cut into k parts of b / k rows, rounded down, the last parts
@@ -70,7 +72,7 @@ def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class MixMatchObjective(StudentObjective):
-    r"""Cross-entropy of blended labeled rows, squared error of the other blends.
+    r"""MixMatch's training loss: cross-entropy of mixed labeled rows and squared error of the other mixed rows.
 
     .. math:: J = J_X + \lambda(t) (J_U + J_M)
 
@@ -99,23 +101,23 @@ class MixMatchObjective(StudentObjective):
         self.consistency = SquaredConsistency()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The same view twice."""
+        """Return the same view twice."""
         return self._view, self._view
 
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
-        """Sharpened mean prediction for two views, (u, k).
+        """Compute the sharpened mean prediction (u, k) for two views of unlabeled images.
 
         Args:
             student: in training mode.
             views: of the unlabeled images, (u, c, h, w) each.
         """
         with batch_statistics(student):
-            predictions = [logits_of(student, view)[0].float().softmax(dim=1) for view in views]
+            predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, gradients for the student alone.
+        """Return the loss, with gradients only for the student.
 
         Args:
             batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
@@ -137,7 +139,7 @@ class MixMatchObjective(StudentObjective):
         logs: dict[str, Tensor] = {}
         if not len(others[0]):
             shares = row_shares(rows, MIXUP_ALPHA, generator, images.device)
-            logits, targets = logits_of(student, shares.blend(images))[0], shares.blend(targets)
+            logits, targets = head_logits(student, shares.blend(images))[0], shares.blend(targets)
         else:
             guesses = self.guess(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
@@ -156,9 +158,9 @@ class MixMatchObjective(StudentObjective):
     def _interleaved(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
         """Logits of three blocks, each with the statistics of rows of all of them."""
         mixed = interleave(blocks)
-        logits = [logits_of(student, mixed[0])[0]]
+        logits = [head_logits(student, mixed[0])[0]]
         with batch_statistics(student):
-            logits += [logits_of(student, block)[0] for block in mixed[1:]]
+            logits += [head_logits(student, block)[0] for block in mixed[1:]]
         return torch.cat(interleave(logits))
 
     def _master_term(self, batch: Batch, networks: StudentNetworks, labeled: Tensor) -> Tensor:
@@ -166,20 +168,20 @@ class MixMatchObjective(StudentObjective):
         assert networks.master is not None
         with torch.no_grad():
             # all rows, or the statistics of the batch would be those of a few images
-            target = logits_of(networks.master, batch.views[1])[0][labeled]
+            target = head_logits(networks.master, batch.views[1])[0][labeled]
         with batch_statistics(networks.student):
-            own = logits_of(networks.student, batch.views[0][labeled])[0]
+            own = head_logits(networks.student, batch.views[0][labeled])[0]
         difference: Tensor = self.consistency(own, target)
         return difference.mean()
 
 
 def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
-    """Weight of what unlabeled images say, in a run whose (first) phase has this many updates."""
+    """Return the schedule of the weight of the unlabeled loss, for a (first) phase of ``steps`` updates."""
     return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
-    """Needs at least one label per class."""
+    """Training method MixMatch: mixup of labeled and guessed images; needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise
@@ -188,6 +190,6 @@ class MixMatch(ObjectiveStudent[MixMatchConfig]):
 
     @classmethod
     def scheduled(cls, config: MixMatchConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the average, and weight of unlabeled images."""
+        """Return the schedules of the EMA decay and the weight of the unlabeled loss."""
         weight = unlabeled_weight(config.steps, config)
         return {**super().scheduled(config, size), "unlabeled_weight": lambda now: weight(now.step)}

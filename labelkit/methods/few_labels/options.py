@@ -31,7 +31,7 @@ _STOP: JsonDict = {"panel": "Stop"}
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
-    """Labels, views and averaged networks of a classifier for few labels."""
+    """Options for labels, views and EMA of a classifier trained on few labels."""
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
@@ -90,27 +90,27 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     @property
     def pixel_changes(self) -> tuple[float | None, float]:
-        """Largest shift of a view in pixels, ``None``: that of its recipe; and noise on it."""
+        """Return the maximum shift of a view in pixels (``None`` for the recipe's) and the noise."""
         return None, 0.0
 
     @property
     def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Where the cosine ends; shares in which the rate rises and falls; decays of Adam's moments that follow it."""
+        """Return the cosine's horizon, the ramps of the learning rate, and the Adam betas that follow them."""
         return 1.0, 0.0, 0.0, 0.9, 0.999
 
     @property
     def learns_from_labels(self) -> bool:
-        """Always."""
+        """Return True, since labels are always used."""
         return True
 
     @property
     def label_kind(self) -> LabelKind:
-        """A few."""
+        """Return ``few``, since a few labels of each class are used."""
         return "few"
 
 
 class TwoStreamOptions(StageConfig):
-    """A batch of labeled and of unlabeled images."""
+    """Options for batches of labeled and unlabeled images."""
 
     labeled_batch_size: int = Field(
         31,
@@ -131,13 +131,13 @@ class TwoStreamOptions(StageConfig):
 
 
 class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
-    """A classifier that sees labeled and unlabeled images in each batch."""
+    """Options of classifiers that train on labeled and unlabeled images in each batch."""
 
     needs_unlabeled: ClassVar[bool] = True
 
 
 class MixMatchOptions(StageConfig):
-    """Loss of MixMatch; defaults are those of the released code for CIFAR-10."""
+    """Options of MixMatch's loss, with defaults of the released code for CIFAR-10."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "sharpening_temperature": 0.5,
@@ -163,7 +163,7 @@ class MixMatchOptions(StageConfig):
 
 
 class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
-    """``labelkit train freematch``; defaults are those of the published code for CIFAR-10."""
+    """Options of ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
     constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # brings its own noise
@@ -200,7 +200,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """As many labeled images in a batch as others, as MixMatch blends them."""
+    """Options of methods with as many labeled as unlabeled images in a batch, as in MixMatch."""
 
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # it brings its own noise
 
@@ -221,7 +221,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
 
 
 class MixMatchConfig(RowOptions, HalfLabeledConfig):
-    """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
+    """Options of ``labelkit train mixmatch``, with defaults of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
@@ -229,7 +229,7 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
 
 
 class SearchOptions(StageConfig):
-    """What the searches for images that get a label share (snowball, LMCS), in training and on a store."""
+    """Options shared by the searches for images to label (snowball, LMCS), in training and on a store."""
 
     constants: ClassVar[Mapping[str, object]] = {"feature_norm": "none"}
 
@@ -242,7 +242,7 @@ class SearchOptions(StageConfig):
 
 
 class CriticalSearchOptions(SearchOptions):
-    """Which unlabeled images are near the classes and yet ambiguous; also those of ``discover lmcs``."""
+    """Options of LMCS's search for unlabeled images near the classes yet ambiguous; also of ``discover lmcs``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "delta": "auto",
@@ -267,7 +267,7 @@ class CriticalSearchOptions(SearchOptions):
 
 
 class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
-    """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
+    """Options of ``labelkit train lmcs``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     constants: ClassVar[Mapping[str, object]] = {
@@ -376,14 +376,14 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     @property
     def block_steps(self) -> int:
-        """Updates of a block."""
+        """Return the number of updates of a block."""
         return min(self.eval_every_steps, self.steps)
 
     @property
     def steps_of_master(self) -> int:
-        """Updates of a master."""
+        """Return the number of updates that train a master."""
         return self.master_steps or max(1, self.block_steps // 10)
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of the pretext."""
+        """Return options with fewer steps, also for the pretext task."""
         return super().shortened(fraction) | self._scaled(fraction, "pretext_steps", least=0)

@@ -36,8 +36,8 @@ _CROWDED = 3
 # ---------------------------------------------------------------- distances and their order
 
 
-def checked(array: ArrayLike, name: str = "features") -> NDArray[Any]:
-    """Return one feature array if it can be searched.
+def check_features(array: ArrayLike, name: str = "features") -> NDArray[Any]:
+    """Check that a feature array is (n, d), numeric and finite, and return it.
 
     Args:
         array: (n, d) numbers, d >= 1.
@@ -59,14 +59,14 @@ def checked(array: ArrayLike, name: str = "features") -> NDArray[Any]:
 
 
 def feature_warnings(parts: Sequence[NDArray[Any]]) -> list[str]:
-    """Warn of features that cannot tell rows apart."""
+    """Return a warning if all rows of the features are equal."""
     if all(len(features) and (features == features[:1]).all() for features in parts):
         return ["zero feature spread: all rows are the same, the first ones are taken"]
     return []
 
 
 def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Mean row of each class (Eq. 2.8, 3.8), (c, d) float64; NaN for a class without rows."""
+    """Compute the mean features of each class (Eq. 2.8, 3.8), (c, d) float64 with NaN for empty classes."""
     means = np.full((num_classes, features.shape[1]), np.nan)
     for label in np.unique(labels[labels >= 0]):
         means[label] = features[labels == label].astype(np.float64).mean(axis=0)
@@ -74,7 +74,7 @@ def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: 
 
 
 def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Euclidean distances of (m, d) to (j, d) rows, (m, j); infinite to rows of NaN.
+    """Compute the Euclidean distances (m, j) between (m, d) and (j, d) rows, infinite for NaN rows.
 
     By differences and not by squares of the sums, so that exact ties stay exact.
     """
@@ -85,23 +85,23 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
 
 
 def sortable_distances(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return distances over their median, rounded to order by, and that median (1 if it is 0)."""
+    """Return distances divided by their median and rounded for sorting, and the median (1 if it is 0)."""
     scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
-    return rounded(distance / scale), scale
+    return round_for_sorting(distance / scale), scale
 
 
-def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values as they are compared: without the noise of their last digits."""
+def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round values for comparison, removing the noise in their last digits."""
     return np.round(values, _DECIMALS)
 
 
 def extent(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the smallest and the largest of some numbers; NaN without any."""
+    """Return the minimum and maximum of an array, or NaN if it is empty."""
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ``ValueError`` unless an option is one of the words allowed."""
+    """Check that an option is one of the allowed words."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
@@ -111,7 +111,7 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """What one round found of one class.
+    """Results of one search round for one class.
 
     Attributes:
         round: from 1.
@@ -134,7 +134,7 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Rows that were given a label, in the order of selection: by round, then (if balanced) by class, then by rule.
+    """Newly labeled rows, ordered by round, then (if balanced) by class, then by the selection rule.
 
     Attributes:
         indices: (s,) int64 rows.
@@ -158,7 +158,7 @@ class Discovery:
     warnings: tuple[str, ...]
 
     def grown(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return a copy of ``labels`` in which the rows found have their class."""
+        """Return a copy of ``labels`` with the discovered labels filled in."""
         result = np.array(labels, dtype=np.int64)
         result[self.indices] = self.labels
         return result
@@ -169,7 +169,7 @@ D = TypeVar("D", bound=Discovery)
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows that may be found, by their nearest class. A place is a position in ``Round.pool``.
+    """Rows that may be selected, grouped by nearest class; their places are positions in ``Round.pool``.
 
     Attributes:
         distance: (m,) float64 to the nearest class, of each place.
@@ -190,7 +190,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a search.
+    """State of one round of a search: current labels, candidate rows and quotas.
 
     Attributes:
         number: from 1.
@@ -216,11 +216,11 @@ class Round:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """Return the number of classes, c."""
         return len(self.sizes)
 
     def candidates(self, distance: NDArray[np.float64], nearest: NDArray[np.int64]) -> Candidates:
-        """Order and group the rows that may be found.
+        """Sort and group the rows that may be selected.
 
         Args:
             distance: (m,) float64 of each row of the pool to its nearest class.
@@ -241,7 +241,7 @@ class Round:
         *,
         warnings: Sequence[str] = (),
     ) -> Discovery:
-        """Make the table of what was chosen.
+        """Build the table of the selected rows.
 
         Args:
             candidates: what was chosen among.
@@ -293,7 +293,7 @@ class Round:
 
 
 class SearchArguments(TypedDict, total=False):
-    """Arguments that every search has; see :func:`search`."""
+    """Keyword arguments of :func:`search` that all searches share."""
 
     num_classes: int | None
     original: ArrayLike | None
@@ -315,7 +315,7 @@ def search(
     missing_class: MissingClass = "error",
     class_names: Sequence[str] = (),
 ) -> D:
-    """Find rows, give them their labels, find more; the features stay.
+    """Select and label rows in rounds, with fixed features.
 
     Args:
         score: finds the rows of a round.
@@ -406,9 +406,9 @@ def _shared_out(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tu
 
 
 def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Share ``count`` among classes like ``sizes``, by largest remainder; ties to the lowest class.
+    """Split ``count`` among classes in proportion to ``sizes``, by largest remainder.
 
-    In whole numbers, so that equal shares are equal.
+    Ties go to the lowest class. In whole numbers, so that equal shares are equal.
     """
     total = int(sizes.sum())
     shares, rest = np.divmod(count * sizes.astype(np.int64), total)

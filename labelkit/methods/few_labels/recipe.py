@@ -56,7 +56,7 @@ def recalibrate_bn(
     *,
     part: nn.Module | None = None,
 ) -> None:
-    """Give batch normalization the statistics of un-augmented training images, everything else as in evaluation.
+    """Recompute batch norm statistics from unaugmented training images in evaluation mode.
 
     Any number of processes gives the same, to the last bits of a sum in float64. Nothing else of the run changes: in
     training mode statistics are those of the batch.
@@ -86,7 +86,7 @@ def recalibrate_bn(
 
 
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
-    """Return the number of classes: as asked for, or those of the data.
+    """Check that every class has labels and return the number of classes, of the options or the data.
 
     Args:
         config: the options.
@@ -119,7 +119,7 @@ def _called(label: int, data: DataInfo) -> str:
 def build_student(
     config: FewLabelTrainConfig, data: DataInfo, num_classes: int, *, num_heads: int = 1, dropout: float | None = None
 ) -> StudentNetwork:
-    """Build backbone and linear heads.
+    """Build a backbone with linear classification heads.
 
     Args:
         config: the options.
@@ -164,14 +164,14 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
 
 
 def student_eval_view(size: int) -> ViewSpec:
-    """The whole image without augmentation; few-label sets have small images."""
+    """Return the view of the whole image without augmentation, since few-label sets have small images."""
     return test_view(size, "digits")
 
 
-def streams(
+def labeled_streams(
     labels: NDArray[np.int64], rows: NDArray[np.int64], *, batch_size: int, labeled_per_batch: int
 ) -> tuple[Stream, ...]:
-    """Return the streams of a phase: labeled rows first, then all others.
+    """Return the data streams of a phase: labeled rows first, then all others.
 
     Args:
         labels: (n,) labels of the phase, -1 = unlabeled.
@@ -200,7 +200,7 @@ def student_phase(
     index: int = 0,
     name: str = "train",
 ) -> Phase:
-    """Return a phase of ``steps`` updates, in epochs of ``eval_every_steps``; its learning rate is its own.
+    """Return a phase of ``steps`` updates with its own learning rate, in epochs of ``eval_every_steps``.
 
     Args:
         config: the options.
@@ -219,7 +219,7 @@ def student_phase(
 
 
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
-    """Return length and optimizer of such a phase; arguments as for `student_phase`."""
+    """Return the length and optimizer schedules of a `student_phase`, from the same arguments."""
     per_epoch = min(config.eval_every_steps, steps)
     draws = per_epoch * config.batch_size
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
@@ -229,7 +229,7 @@ def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index:
 def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
-    """Learning rate in so many steps, and how Adam's moments decay if that changes; the first phase alone warms up."""
+    """Return the schedules of the learning rate and, if they change, Adam's betas; only the first phase warms up."""
     horizon, up, down, *moments = config.rate_shape
     up = up if first else 0.0
     rate = PhaseLearningRate(peak, steps, config.lr_schedule, horizon, up, down)
@@ -239,7 +239,7 @@ def learning_rate(
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
 ) -> EMADecay:
-    """Decay of the teacher in a phase, at most 1 - 10 / steps: a short phase must not average its start.
+    """Return the teacher's EMA decay in a phase, at most 1 - 10 / steps so that short phases forget their start.
 
     Args:
         config: the options.
@@ -253,7 +253,7 @@ def teacher_decay(
 
 @dataclass(frozen=True, slots=True)
 class StudentNetworks:
-    """The networks of a step, all in training mode.
+    """Student, teacher and master of a training step, all in training mode.
 
     Attributes:
         student: the one that is trained.
@@ -268,7 +268,7 @@ class StudentNetworks:
 
 @dataclass(frozen=True, slots=True)
 class StudentClock:
-    """Where the run is, for weights that change.
+    """Step and phase of the run, and sums over processes, from which loss weights are computed.
 
     Attributes:
         step: updates of the run that are finished, from 0.
@@ -285,8 +285,8 @@ class StudentClock:
     total: Callable[[Tensor], Tensor] = lambda value: value
 
     @classmethod
-    def of(cls, state: TrainState | None) -> StudentClock:
-        """Read it off the trainer's state; ``None`` is a step outside of a run."""
+    def from_state(cls, state: TrainState | None) -> StudentClock:
+        """Create the clock from the trainer's state, or a default one outside of a run (``None``)."""
         if state is None:
             return cls()
 
@@ -299,7 +299,7 @@ class StudentClock:
 
 
 class StudentObjective(nn.Module, ABC):
-    """Turns a batch into a loss.
+    """Base class of training losses that combine student, teacher and master on a batch.
 
     In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
     Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a
@@ -315,11 +315,11 @@ class StudentObjective(nn.Module, ABC):
 
     @abstractmethod
     def views(self) -> tuple[ViewSpec, ...]:
-        """What is made of each image of a batch."""
+        """Return the views of each image in a batch."""
 
     @abstractmethod
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
-        """Return the loss, with gradients for the student alone, and what to log."""
+        """Return the loss, with gradients only for the student, and the values to log."""
 
     def __call__(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
         """Call ``forward``, with its types."""
@@ -327,19 +327,19 @@ class StudentObjective(nn.Module, ABC):
         return output
 
 
-def logits_of(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
-    """Images (b, c, h, w) to the logits (b, k) of each head; the first one predicts."""
-    return network.head.every(network.embed(images))
+def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
+    """Compute the logits (b, k) of each head for images (b, c, h, w); the first head predicts."""
+    return network.head.all_logits(network.embed(images))
 
 
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Where a batch has labels and where not, (m,) and (u,) int64; no GPU is waited for."""
+    """Return the positions of labeled and unlabeled images in a batch, int64 (m,) and (u,), without a GPU sync."""
     labeled = batch.on_host.labels >= 0
     return batch.places(labeled), batch.places(~labeled)
 
 
 class AveragedStudent(Method[FewLabelConfigT]):
-    """A network that is trained, and its average, which is evaluated and embeds.
+    """Base of few-label methods: a trained network and its EMA, which is evaluated and embeds.
 
     Attributes:
         network: the one that is trained.
@@ -378,64 +378,64 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     @classmethod
     def build(cls, config: FewLabelConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network; arguments as for `build_student`."""
+        """Build the network, with arguments as for `build_student`."""
         return build_student(config, data, num_classes, **options)
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
-        """Decay of the average at an update of the run, counted from 1."""
+        """Return the schedule of the EMA decay over updates, counted from 1."""
         return teacher_decay(config, config.steps)
 
     @classmethod
     def paces(cls, config: FewLabelConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """One phase of all updates."""
+        """Return the length and optimizer schedules of the single phase."""
         return (student_pace(config, steps=config.steps, peak=config.lr),)
 
     @classmethod
     def scheduled(cls, config: FewLabelConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the average."""
+        """Return the schedule of the EMA decay."""
         decay = cls.average_decay(config)
         return {"ema_decay": lambda now: decay(now.step + 1)}
 
     @property
     def runs_teacher(self) -> bool:
-        """Return whether a step runs the average, in training mode, so that it has running statistics of its own."""
+        """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
         return False
 
     def on_train_start(self, state: TrainState) -> None:
-        """Start both networks equal, also when weights were taken from elsewhere."""
+        """Make both networks equal, even if weights were loaded from elsewhere."""
         self.chain.restart(self.network)
 
     def on_step_end(self, state: TrainState) -> None:
-        """Move the average."""
+        """Update the EMA network."""
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Give all networks running statistics to be evaluated and saved with; training does not use them."""
+        """Recalibrate batch norm of all networks for evaluation and saving, which training does not use."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
         return {}
 
-    def headline(self) -> StudentNetwork:
-        """The average."""
+    def main_network(self) -> StudentNetwork:
+        """Return the EMA network."""
         return self.chain.teacher
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
-        """The network and its average."""
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
+        """Return the student and its EMA by name."""
         return {"student": self.network, "teacher": self.chain.teacher}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Names given to held-out images."""
+        """Return the monitor of classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """The image without augmentation."""
+        """Return the view of the image without augmentation."""
         return student_eval_view(self.network.input_spec.size)
 
 
 class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
-    """An averaged student that learns by an objective from labeled and all other images.
+    """Base of few-label methods that train on labeled and unlabeled images by a `StudentObjective`.
 
     Attributes:
         objective: set by the method.
@@ -444,16 +444,18 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     objective: StudentObjective
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: labeled images again and again next to others."""
+        """Return the single phase, which repeats labeled images next to unlabeled ones in each batch."""
         self._rows, config, labels = rows, self.config, self.data.labels
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         return (student_phase(config, labels, self.objective.views(), drawn, steps=config.steps, peak=config.lr),)
 
     @property
     def runs_teacher(self) -> bool:
-        """Return whether the objective does."""
+        """Return whether the objective runs the teacher in training mode."""
         return self.objective.runs_teacher
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Return the loss of the objective."""
-        return self.objective(batch, StudentNetworks(self.network, self.chain.teacher), StudentClock.of(self._state))
+        """Compute the loss of the objective for one batch."""
+        return self.objective(
+            batch, StudentNetworks(self.network, self.chain.teacher), StudentClock.from_state(self._state)
+        )

@@ -31,8 +31,8 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    agreed,
     finite_features,
+    sync_discovery,
     training_class_names,
 )
 from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
@@ -42,7 +42,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    streams,
+    labeled_streams,
     student_pace,
     student_phase,
     student_views,
@@ -65,12 +65,12 @@ FUSION_COUNT: Final = 3
 
 
 def growth_rules(config: SnowballConfig) -> GrowthRules:
-    """Return the rules by which the number of labels grows."""
+    """Return the rules by which the label set grows."""
     return GrowthRules(GROWTH_FACTOR, config.cap, config.generations)
 
 
 def planned_phases(config: SnowballConfig, given: int, images: int) -> list[GrownPhase]:
-    """Phases of a run whose generations all reach their full size.
+    """Return the phases of a run, assuming that every generation reaches its full size.
 
     Args:
         config: the options.
@@ -85,18 +85,18 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
 
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
-    """Decays of teacher and master in a phase of this many updates, at an update of the run, from 1."""
+    """Return the EMA decays of teacher and master in a phase, at an update of the run counted from 1."""
     decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, config.ema_decay_start)(update)
     return decay, horizon_decay(phase_steps, MASTER_DECAY)
 
 
 def peak_rate(config: SnowballConfig, index: int) -> float:
-    """Highest learning rate of a phase."""
+    """Return the peak learning rate of a phase."""
     return (config.later_lr_ratio if index else 1.0) * config.lr
 
 
 class PastFeatures(nn.Module):
-    """Features of the last discoveries' networks, for discoveries that join several.
+    """Features from the networks of the last discoveries, for discoveries that combine several.
 
     What a network of the past says of an image does not change, so its features are kept and not its weights.
 
@@ -112,7 +112,7 @@ class PastFeatures(nn.Module):
         self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def join(self, features: Tensor) -> list[Tensor]:
-        """Return past and current features (n, d), oldest first, and remember the current ones."""
+        """Return past and current features (n, d), oldest first, and store the current ones."""
         past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
@@ -123,7 +123,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(WhitenedStudent[SnowballConfig]):
-    """Needs at least one label per class."""
+    """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
@@ -143,7 +143,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         self._exhausted = False
 
     def attach(self, inputs: RunInputs) -> None:
-        """Take the hidden labels, if images that are found are to get them (a comparison)."""
+        """Load the hidden labels if discovered images get their true labels, for a comparison."""
         if self.config.found_labels == "true":
             self.truth = self._true_labels(inputs.truth("--found-labels true"))
 
@@ -163,18 +163,18 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return labels
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """The phase on the given labels; what follows is decided on the way."""
+        """Return the phase on the original labels, since later phases are decided during training."""
         first = self.phase(0, rows)
         assert first is not None
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Labeled images, given and discovered, next to all others."""
+        """Return phase ``index``, in which labeled and discovered images are mixed with all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
         peak, views = peak_rate(config, index), self.objective.views()
@@ -182,7 +182,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     @classmethod
     def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:
-        """The phases of a run whose discoveries find all that they look for."""
+        """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         return tuple(
             student_pace(config, steps=phase.steps, peak=peak_rate(config, index), index=index, name=phase.name)
@@ -191,7 +191,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     @classmethod
     def scheduled(cls, config: SnowballConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Labels, decays of the averages, and the weight of the objective in such a run."""
+        """Return the schedules of the number of labels, the EMA decays and the loss weight."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         found: dict[str, Scheduled] = {
             "labels": lambda now: float(phases[now.phase].labels),
@@ -210,12 +210,12 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return found
 
     def planned_steps(self) -> int:
-        """All generations to the full size."""
+        """Return the number of updates of a run in which every generation reaches its full size."""
         given = self.growth.given
         return sum(phase.steps for phase in planned_phases(self.config, int((given >= 0).sum()), len(given)))
 
     def on_train_start(self, state: TrainState) -> None:
-        """Start networks equal; say what growth cannot do."""
+        """Make the networks equal, and warn if there is nothing to discover."""
         super().on_train_start(state)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
@@ -226,19 +226,19 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             self.chain.form_master()
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Return the loss of the objective."""
+        """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, StudentClock.of(self._state))
+        return self.objective(batch, networks, StudentClock.from_state(self._state))
 
     def on_step_end(self, state: TrainState) -> None:
-        """Move teacher and master."""
+        """Update teacher and master."""
         decay, master = average_decays(self.config, state.phase_steps, state.step + 1)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
-        """See whether anything still changes; discover, or begin another generation, or end."""
-        growth, network = self.growth, self.headline()
+        """Discover labels, start another generation or end growth, depending on how many predictions changed."""
+        growth, network = self.growth, self.main_network()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
         changed = growth.record_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
@@ -254,7 +254,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         if config.max_steps is not None and state.step + config.phase_steps > config.max_steps:
             return 0
         over = self._exhausted or (stable and int(growth.iteration) > 0)
-        if over or not growth.wanted(self._rows):
+        if over or not growth.num_to_discover(self._rows):
             if not growth.can_start_generation() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
@@ -270,7 +270,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     def _discover(self, state: TrainState) -> tuple[int, bool]:
         """Give images labels; return how many, and whether there were too few."""
-        config, growth, rows, network = self.config, self.growth, self._rows, self.headline()
+        config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
         name = "teacher" if self.chain.master is None else "master"
         features = finite_features(network.embed, name, state, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
@@ -279,7 +279,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         found = discover_confident(
             parts if config.fusion != "none" else parts[-1],
             growth.labels()[rows],
-            growth.wanted(rows),
+            growth.num_to_discover(rows),
             select=self._selection(),
             fusion=config.fusion,
             seed=config.seed,
@@ -288,29 +288,29 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             balance=config.balance,
             class_names=training_class_names(self.data),
         )
-        found = agreed(found, rows, state)
+        found = sync_discovery(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
         add_discovered(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
 
-    def headline(self) -> StudentNetwork:
-        """The master if there is one, else the teacher."""
+    def main_network(self) -> StudentNetwork:
+        """Return the master if it is formed, else the teacher."""
         return self.chain.master or self.chain.teacher
 
-    def judged(self) -> Mapping[str, InferenceNetwork]:
-        """All networks."""
+    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
+        """Return all networks by name."""
         master = self.chain.master
-        return {**super().judged(), **({} if master is None else {"master": master})}
+        return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
-        """Where the growth stands."""
+        """Return the state of the label growth."""
         return {"moment": [self._planned, 0, self._exhausted]}  # 0: what runs of 0.1.0 kept there is always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Names given to held-out images, and the labels that were found."""
+        """Return the monitor of held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)

@@ -21,7 +21,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class ConfidentSearchOptions(SearchOptions):
-    """Which unlabeled images are near the mean of a class; also those of ``discover snowball``."""
+    """Options of Snowball's search for unlabeled images near a class mean, also in ``discover snowball``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "far_factor": 10,
@@ -41,7 +41,7 @@ class ConfidentSearchOptions(SearchOptions):
 class SnowballConfig(
     RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, ConfidentSearchOptions
 ):
-    """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
+    """Options of ``labelkit train snowball``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
     constants: ClassVar[Mapping[str, object]] = {
@@ -147,7 +147,7 @@ class SnowballConfig(
 
     @property
     def phase_steps(self) -> int:
-        """Updates of a later phase."""
+        """Return the number of updates of a later phase."""
         return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
 
     @model_validator(mode="after")
@@ -161,9 +161,9 @@ class SnowballConfig(
         return self
 
     def length(self) -> dict[str, int]:
-        """Return the steps of the first phase, and of later ones if they are their own."""
+        """Return the steps of the first phase, and those of later phases if set separately."""
         return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of later phases and in total."""
+        """Return options with fewer steps, also for later phases and in total."""
         return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

@@ -20,7 +20,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Round,
     SearchArguments,
     check_choice,
-    checked,
+    check_features,
     class_means,
     distances_between,
     feature_warnings,
@@ -46,7 +46,7 @@ def discover_confident(
     seed: int = 0,
     **options: Unpack[SearchArguments],
 ) -> Discovery:
-    """Give ``count`` unlabeled rows the class whose mean is nearest.
+    """Label ``count`` unlabeled rows with the class of their nearest mean.
 
     Args:
         features: (n, d) numbers; a list or tuple of such arrays, one per network, for ``fusion``.
@@ -76,7 +76,7 @@ def discover_confident(
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Combine the distances that several networks give (Sec. 2.4.3(4)).
+    """Combine the class distances from several networks (Sec. 2.4.3(4)).
 
     Args:
         parts: per network (m, c) distances.
@@ -102,7 +102,7 @@ def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[
 
 
 def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over the columns of the rank from 1 of each row of (m, j) distances; ties to the lowest row."""
+    """Return each row's rank (from 1) among (m, j) distances, averaged over columns; ties go to the lowest row."""
     ranks = np.empty(nearest.shape)
     for column in range(nearest.shape[1]):
         order = np.argsort(sortable_distances(nearest[:, column])[0], kind="stable")
@@ -152,7 +152,9 @@ def _nearest_means(
 def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[Any]]:
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    parts = [checked(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)]
+    parts = [
+        check_features(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)
+    ]
     for number, rows in enumerate(parts):
         if len(rows) != len(parts[0]):
             raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")

@@ -16,12 +16,12 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
-from labelkit.methods.few_labels.recipe import AveragedStudent, logits_of, student_phase, student_views
+from labelkit.methods.few_labels.recipe import AveragedStudent, head_logits, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(AveragedStudent[SupervisedConfig]):
-    """Needs at least one label per class."""
+    """Supervised baseline trained on the labeled images only, with at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -29,13 +29,13 @@ class Supervised(AveragedStudent[SupervisedConfig]):
         self._view, _ = student_views(config, data, self.network.input_spec.size)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: labeled images again and again; batch normalization looks at no other either."""
+        """Return the single phase, which repeats the labeled images; batch norm uses no others either."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
         drawn = (Stream("labeled", self._rows, config.batch_size),)
         return (student_phase(config, labels, (self._view,), drawn, steps=config.steps, peak=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Cross-entropy."""
-        (logits,) = logits_of(self.network, batch.images)
+        """Compute the cross-entropy of one batch."""
+        (logits,) = head_logits(self.network, batch.images)
         return StepOutput(self.loss(logits, batch.labels))

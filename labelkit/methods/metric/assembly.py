@@ -26,7 +26,7 @@ BOUND, SWEEPS = 10.0, 20
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """How one batch was assembled.
+    """Assembly weights of one batch and the feature maps they were applied to.
 
     Attributes:
         weights: (b, n, n) float32, share of what input position u gives to output position v at [u, v]; columns sum
@@ -41,12 +41,12 @@ class Assembly:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of the maps."""
+        """Return the number of rows and columns of the maps."""
         return self.maps.shape[2], self.maps.shape[3]
 
 
-def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
-    """Scale rows and columns in turn until both sum to 1 nearly; logarithms throughout, gradients flow.
+def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
+    """Normalize rows and columns in turn, in log space and with gradients, until both nearly sum to 1.
 
     Args:
         logits: (..., n, n) float.
@@ -65,7 +65,7 @@ def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
 
 
 def assemble(maps: Tensor, weights: Tensor) -> Tensor:
-    """Give every output position its weighted sum of the input positions (Eq. 5.4).
+    """Compute each output position as a weighted sum of the input positions (Eq. 5.4).
 
     Args:
         maps: (b, c, h, w).
@@ -78,12 +78,12 @@ def assemble(maps: Tensor, weights: Tensor) -> Tensor:
 
 
 def identity_logit(diagonal: float, num_positions: int) -> float:
-    """Return the logit of a diagonal over zeros elsewhere whose assembly has this share on the diagonal."""
+    """Return the diagonal logit over zeros elsewhere that leaves the share ``diagonal`` in place."""
     return math.log(diagonal * (num_positions - 1) / (1 - diagonal))
 
 
 class SpatialAssembly(nn.Module):
-    """Predict the assembly of each image from its own feature maps, and apply it.
+    """Module that predicts from feature maps how their positions move, and moves them.
 
     The predictor: a 1x1 and a 3x3 convolution (which also sees where it is), plus a summary of the whole image, then a
     1x1 convolution that gives position u its votes for each position v, squeezed into plus and minus
@@ -130,7 +130,7 @@ class SpatialAssembly(nn.Module):
         self.votes = _Votes(width, n)
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
-        """Return the assembled maps, and how that was done."""
+        """Return the assembled maps and their assembly weights."""
         _, c, h, w = maps.shape
         if (h, w) != self.grid or c != self.channels:
             raise ValueError(
@@ -142,7 +142,7 @@ class SpatialAssembly(nn.Module):
             # half precision would lose the sums of rows
             votes = BOUND * torch.tanh(promote(votes) / BOUND)
             logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
-            logs = normalize_doubly(logits, SWEEPS)
+            logs = sinkhorn_normalize(logits, SWEEPS)
             weights = logs.exp()
             moved = assemble(promote(maps), weights).to(maps.dtype)
         return moved, Assembly(weights, logs, maps)
@@ -164,7 +164,7 @@ class SpatialAssembly(nn.Module):
 
 
 class _Votes(nn.Module):
-    """A 1x1 convolution: the votes of a position follow from its own features."""
+    """1x1 convolution that predicts the votes of each position from its own features."""
 
     def __init__(self, width: int, n: int) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class _Votes(nn.Module):
         nn.init.zeros_(self.layer.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(b, m, h, w) to (b, n, n)."""
+        """Map features (b, m, h, w) to votes (b, n, n)."""
         votes: Tensor = self.layer(hidden)
         return votes.flatten(2).transpose(1, 2)
 
@@ -185,7 +185,7 @@ NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0
 
 
 def assembly_entropy(log_weights: Tensor) -> Tensor:
-    r"""Entropy of rows and of columns, each scaled to sum to 1 (Eq. 5.5), in bits.
+    r"""Compute the entropy of the normalized rows and columns of assembly weights in bits (Eq. 5.5).
 
     .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
 
@@ -207,7 +207,7 @@ def assembly_entropy(log_weights: Tensor) -> Tensor:
 
 
 def assembly_correlation(weights: Tensor) -> Tensor:
-    r"""Overlap of different rows and of different columns (Eq. 5.6).
+    r"""Compute the overlap of different rows and of different columns of assembly weights (Eq. 5.6).
 
     .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
         = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
@@ -225,7 +225,7 @@ def assembly_correlation(weights: Tensor) -> Tensor:
 
 
 def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
-    r"""How differently neighbors with like features move (Eq. 5.7, 5.8).
+    r"""Compute how differently neighboring positions with similar features move (Eq. 5.7, 5.8).
 
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
 
@@ -267,7 +267,7 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
 
 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return entropy and correlation over their largest values for n > 1 positions, (b,) each."""
+    """Return assembly entropy and correlation divided by their maxima for n > 1 positions, (b,) each."""
     n = weights.shape[-1]
     return (
         assembly_entropy(log_weights) / (2 * n * math.log2(n)),
@@ -276,7 +276,7 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
 
 
 def term_strength(config: SANConfig, done: float) -> float:
-    """Return how much the terms count, in [0, 1], after a share ``done`` of the training."""
+    """Return the weight in [0, 1] of the assembly terms after a fraction ``done`` of the training."""
     start, end = config.term_ramp
     if done >= end:
         return 1.0
@@ -284,7 +284,7 @@ def term_strength(config: SANConfig, done: float) -> float:
 
 
 def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
-    """Return entropy, correlation and coherence that have a weight, means over the batch."""
+    """Compute the enabled assembly terms (entropy, correlation, coherence) as means over the batch."""
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:
         terms["entropy"], terms["correlation"] = (
@@ -301,13 +301,13 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
 
 
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
-    """Return the sum of the terms, each with its weight; it trains what the options say."""
+    """Return the weighted sum of the assembly terms, with gradients only for the predictor if so configured."""
     total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
     return train_predictor_only(total, predictor) if config.term_gradients == "predictor" else total
 
 
 def train_predictor_only(total: Tensor, predictor: nn.Module) -> Tensor:
-    """Return a sum of terms that trains the predictor, not the network whose maps it saw.
+    """Restrict the gradients of a sum of terms to the parameters of the predictor.
 
     Args:
         total: ``()``, made of what the predictor gave.

@@ -17,7 +17,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return which references are of the class of an anchor and which are of another; an unlabeled one is neither.
+    """Return masks of references of the same and of another class than each anchor, without unlabeled ones.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.
@@ -35,7 +35,9 @@ def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None
 
 
 def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Keep positives less similar than some negative and negatives more similar than some positive, up to ``epsilon``.
+    """Select hard positives and negatives by multi-similarity mining with margin ``epsilon``.
+
+    Positives less similar than some negative, negatives more similar than some positive, up to the margin.
 
     Args:
         similarities: (b, r).
@@ -56,7 +58,7 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Anchors, references, and which of their pairs count.
+    """Anchors and references with masks of positive and negative pairs.
 
     Attributes:
         anchors: (b, d) unit rows.
@@ -76,12 +78,12 @@ class _Pairs:
 
     @property
     def similarities(self) -> Tensor:
-        """(b, r) cosines."""
+        """Return the cosines (b, r) of anchors and references."""
         return self.anchors @ self.reference.T
 
 
 class _PairLoss(nn.Module):
-    """A loss of pairs of a batch, or of a batch and a reference; shapes as `MultiSimilarityLoss` has them."""
+    """Base of losses on pairs of a batch, or of a batch and references, with shapes of `MultiSimilarityLoss`."""
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
@@ -96,21 +98,21 @@ class _PairLoss(nn.Module):
         reference_labels: Tensor | None = None,
         own: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss."""
+        """Return the loss of embeddings against the batch or the references."""
         with without_autocast(embeddings):
             return self.of_pairs(_pairs(self.epsilon, embeddings, labels, reference, reference_labels, own))
 
     def of_pairs(self, pairs: _Pairs) -> Tensor:
-        """Return the loss: by the library on a CPU."""
+        """Return the loss of the pairs, computed by pytorch-metric-learning on a CPU."""
         return _by_library(self.loss, pairs) if pairs.anchors.device.type == "cpu" else self.on_gpu(pairs)
 
     def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the same to rounding."""
+        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
         raise NotImplementedError
 
 
 class MultiSimilarityLoss(_PairLoss):
-    r"""Multi-similarity loss with the mining of its paper.
+    r"""Multi-similarity loss with the pair mining of its paper.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
         + \frac{1}{\beta} \log[1 + \sum_{n \in N_i} e^{\beta (S_{in} - \lambda)}]
@@ -146,7 +148,7 @@ class MultiSimilarityLoss(_PairLoss):
         self.epsilon = epsilon
 
     def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the same to rounding."""
+        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
@@ -160,7 +162,7 @@ class MultiSimilarityLoss(_PairLoss):
 
 
 class MemoryContrastiveLoss(_PairLoss):
-    r"""Contrastive loss of cosines: positives are to be one, negatives below a margin.
+    r"""Contrastive loss that pulls cosines of positives to 1 and pushes those of negatives below a margin.
 
     .. math:: L = \text{mean}^+_{ip} (1 - S_{ip}) + \text{mean}^+_{in} (S_{in} - m)_+
 
@@ -184,7 +186,7 @@ class MemoryContrastiveLoss(_PairLoss):
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
     def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the same to rounding."""
+        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
         attracted = (self.loss.pos_margin - pairs.similarities).relu() * pairs.positive
         repelled = (pairs.similarities - self.loss.neg_margin).relu() * pairs.negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
@@ -193,7 +195,7 @@ class MemoryContrastiveLoss(_PairLoss):
 
 
 class ContrastiveBayesianLoss(_PairLoss):
-    r"""Contrastive Bayesian loss: how surely pairs tell their classes, and how evenly similar negatives are.
+    r"""Contrastive Bayesian loss with a penalty on the variance of negative similarities.
 
     .. math:: L = \frac{1}{b} \sum_i \log[1 + \sum_{p \in P_i} e^{-(S_{ip} - 0.5) / 0.5}]
         + \log[1 + \sum_{n \in N_i} e^{(S_{in} - 1) / 0.01}]
@@ -238,7 +240,7 @@ class ContrastiveBayesianLoss(_PairLoss):
         self.positive_share, self.margin = positive_share, epsilon
 
     def of_pairs(self, pairs: _Pairs) -> Tensor:
-        """Return the loss."""
+        """Return the loss of the pairs."""
         similarities = pairs.similarities
         with torch.no_grad():
             hard = hard_pairs(similarities, pairs.positive, pairs.negative, self.margin)
@@ -256,7 +258,9 @@ class ContrastiveBayesianLoss(_PairLoss):
 
 
 class ProxyAnchorLoss(nn.Module):
-    r"""Every class has a learned proxy, which attracts its images and repels the others, hard ones the most.
+    r"""Proxy-Anchor loss: each class has a learned proxy that attracts its images and repels others.
+
+    Hard images weigh most.
 
     .. math:: L = \frac{1}{|C^+|} \sum_{c \in C^+} \log[1 + \sum_{i: y_i = c} e^{-\alpha (S_{ic} - m)}]
         + \frac{1}{c} \sum_c \log[1 + \sum_{i: y_i \ne c} e^{\alpha (S_{ic} + m)}]
@@ -289,12 +293,12 @@ class ProxyAnchorLoss(nn.Module):
 
     @property
     def proxies(self) -> Tensor:
-        """(c, d), one for each class."""
+        """Return the proxies (c, d), one for each class."""
         proxies: Tensor = self.loss.proxies
         return proxies
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss."""
+        """Return the loss of embeddings (b, d) with labels (b,)."""
         with without_autocast(embeddings):
             known = labels >= 0
             loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
@@ -302,7 +306,7 @@ class ProxyAnchorLoss(nn.Module):
 
 
 class NormalizedSoftmaxLoss(nn.Module):
-    r"""Cross-entropy of the cosines with learned class vectors over a temperature: a classifier on the sphere.
+    r"""Cross-entropy on temperature-scaled cosines of embeddings with learned class vectors.
 
     In nats, >= 0; log c if all cosines are equal.
 
@@ -328,7 +332,7 @@ class NormalizedSoftmaxLoss(nn.Module):
         self.loss = Library(num_classes, embed_dim, temperature=temperature)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss."""
+        """Return the loss of embeddings (b, d) with labels (b,)."""
         with without_autocast(embeddings):
             known = labels >= 0
             loss: Tensor = self.loss(promote(embeddings)[known], labels[known])

@@ -40,7 +40,7 @@ _LOOKED_AT = 8
 
 @dataclass(frozen=True)
 class MatchedImages:
-    """Matches of the images that a method is trained on.
+    """Pairs of training images with matching keypoints.
 
     Attributes:
         matches: pairs of rows of the data set; both directions are listed.
@@ -53,12 +53,12 @@ class MatchedImages:
     digest: str
 
     def coverage(self, rows: NDArray[np.int64]) -> float:
-        """Share of the rows that have a partner."""
+        """Return the share of the rows that have a partner."""
         return float(np.isin(rows, self.matches.pairs[:, 0]).mean()) if len(rows) else 0.0
 
 
 class MatchedPairing:
-    """Shows some images with a partner; see ``labelkit.data.views.boxes.Pairing``.
+    """Pairing that shows some images with a matching partner. See ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         images: the matches.
@@ -75,7 +75,7 @@ class MatchedPairing:
         }
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Return the plan of a batch."""
+        """Draw the partner and the image parts to show for each image of a batch."""
         u = Draws(seed, epoch, keys).uniform(1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
         clusters = self._clusters()
         seconds = self._images.matches.pairs[:, 1]
@@ -98,7 +98,9 @@ class MatchedPairing:
 
 
 def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the part of an image to show for a match: a square of pixels around the box, inside of the image.
+    """Compute the part of an image to show for a match: a jittered square around the matched keypoints.
+
+    The box is in pixels, inside of the image.
 
     Args:
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
@@ -120,13 +122,13 @@ def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.fl
 
 
 def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
-    """Return the view that follows the first one."""
+    """Return the spec of the second view, which shows a random transform of the first view."""
     transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
     return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
 
 class PairGeometry:
-    """Where first views and second views show the same, for attention maps.
+    """Mapping between equal places in first and second views, for attention maps.
 
     Args:
         images: matches that second views may be of.
@@ -173,7 +175,7 @@ class PairGeometry:
 
 
 def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
-    """Read a file of ``labelkit match``, and keep the pairs whose images are both trained on.
+    """Read a file of ``labelkit match`` and keep the pairs whose images are both trained on.
 
     Args:
         path: of the file.

@@ -29,7 +29,7 @@ from labelkit.models.seeding import seeded_init
 
 
 class CBAM(nn.Module):
-    """Scale channels, then positions, each by a gate in (0, 1).
+    """Convolutional block attention module that gates channels and then positions.
 
     Args:
         channels: c of the maps.
@@ -70,7 +70,7 @@ _NO_EFFECT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class MetricOutput:
-    """What a batch came to.
+    """Feature maps, pooled features and embeddings of a batch.
 
     Attributes:
         maps: (b, f, h, w), the last feature maps, after attention if there is any.
@@ -88,7 +88,7 @@ class MetricOutput:
 
 
 class MetricNetwork(BackboneNetwork):
-    """Images to unit embeddings; maps, features and attention on the way.
+    """A convolutional backbone with a unit embedding, and optionally attention or spatial assembly.
 
     Args:
         backbone: a convolutional one, any name of ``build_backbone``.
@@ -154,7 +154,7 @@ class MetricNetwork(BackboneNetwork):
         return maps.shape[1], maps.shape[2], maps.shape[3]
 
     def insert_assembly(self, before: str, build: BuildAssembly) -> None:
-        """Move features about before a stage of the backbone.
+        """Insert a spatial assembly module before a stage of the backbone.
 
         Args:
             before: name of the stage, e.g. ``layer4``.
@@ -196,7 +196,7 @@ class MetricNetwork(BackboneNetwork):
 
     @contextmanager
     def without_assembly(self) -> Iterator[None]:
-        """Disable the assembly, to measure its effect."""
+        """Disable the assembly inside a ``with`` block, to measure its effect."""
         assert self.assembly is not None
         self.assembly.bypassed = True
         try:
@@ -257,7 +257,7 @@ class MetricNetwork(BackboneNetwork):
         return F.normalize(self.pooled(maps), dim=1)
 
     def train(self, mode: bool = True) -> MetricNetwork:
-        """Set the mode; frozen normalization stays in evaluation mode."""
+        """Set training or evaluation mode, keeping frozen batch norm in evaluation mode."""
         super().train(mode)
         if self.freeze_bn:
             for layer in self.backbone.modules():
@@ -267,16 +267,16 @@ class MetricNetwork(BackboneNetwork):
 
     @property
     def embed_dim(self) -> int:
-        """Width of the embedding."""
+        """Return the width of the embedding."""
         return self._dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """The unit embedding."""
+        """Return the name of the backbone, the layer and the pooling of the embedding."""
         return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.pool}
 
     def new_modules(self) -> list[nn.Module]:
-        """Embedding and attention, which start from random values even if the backbone does not."""
+        """Return the embedding and attention modules, which start from random values."""
         found: list[nn.Module] = [] if self.layer == "backbone" else [self.projection]
         return found if self.attention is None else [*found, self.attention]
 
@@ -285,12 +285,12 @@ class MetricNetwork(BackboneNetwork):
         return maps[:, :, None, None] if self._of_rows else maps
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """Maps (b, f, h, w) to features (b, f)."""
+        """Pool maps (b, f, h, w) to features (b, f)."""
         average, largest = maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))
         return {"avg": average, "max": largest, "avg+max": average + largest}[self.pool]
 
     def forward(self, images: Tensor) -> MetricOutput:
-        """Images (b, c, h, w) to all that there is."""
+        """Compute maps, features, embeddings and attention of images (b, c, h, w)."""
         self._seen = None
         maps, gate = self._maps(images), None
         # not kept: the graph of the batch hangs on it
@@ -303,11 +303,11 @@ class MetricNetwork(BackboneNetwork):
             return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Unit embeddings (b, d)."""
+        """Return the unit embeddings (b, d) of images."""
         return self.forward(images).embeddings
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Last maps (b, rows, cols, f), after assembly and attention: what is pooled."""
+        """Return the last maps (b, rows, cols, f) before pooling, after assembly and attention."""
         side = self.backbone.info.image_size
         if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
             problem = f"are not the {side} x {side} that features were moved about in"
@@ -315,15 +315,15 @@ class MetricNetwork(BackboneNetwork):
         return self.forward(images).maps.permute(0, 2, 3, 1)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit embeddings and last maps, in one pass."""
+        """Return unit embeddings and last maps of images, in one pass."""
         output = self.forward(images)
         return output.embeddings, output.maps.permute(0, 2, 3, 1)
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """The last maps."""
+        """Return the name of the backbone with the layer ``maps``."""
         return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
-        """Pooled features (b, f) of unit length, which first clusterings start from."""
+        """Return the pooled features (b, f) at unit length, from which the first clustering may start."""
         return F.normalize(promote(self.forward(images).features), dim=1)

@@ -25,7 +25,7 @@ _MEMORY: JsonDict = {"panel": "Memory"}
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Defaults are those of GoogLeNet on CUB: 16 classes of 5 images in a batch, Adam."""
+    """Options of metric learning, with defaults of GoogLeNet on CUB: batches of 16 classes with 5 images, Adam."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "ms_alpha": 2.0,
@@ -146,16 +146,16 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def has_new_layers(self) -> bool:
-        """Return whether layers on the backbone start from random values."""
+        """Return whether layers on top of the backbone start from random values."""
         return True
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, also of those in which the backbone rests."""
+        """Return options with fewer epochs, including those in which the backbone is frozen."""
         return super().shortened(fraction) | self._scaled(fraction, "warm_epochs", least=0)
 
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):
-    """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
+    """Options of ``labelkit train san``, with our defaults where the chapter leaves them open."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     constants: ClassVar[Mapping[str, object]] = {
@@ -290,7 +290,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """With clusters in place of classes, no."""
+        """Return whether labels are used instead of clusters."""
         return self.mode == "supervised"
 
     @property
@@ -300,10 +300,10 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     @property
     def label_kind(self) -> LabelKind:
-        """None with clusters in place of classes."""
+        """Return the kind of labels used, which is ``none`` with clusters."""
         return super().label_kind if self.mode == "supervised" else "none"
 
     @property
     def has_new_layers(self) -> bool:
-        """A head has none."""
+        """Return whether images are trained on, since a head on stored embeddings has no new layers."""
         return self.index is None

@@ -26,7 +26,7 @@ MANY_SINGLES, MANY_MOVED = 0.3, 0.6
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """What one clustering came to.
+    """Cluster sizes, movement and inertia of one clustering.
 
     Attributes:
         min_count, median_count, max_count: images of a cluster.
@@ -43,11 +43,11 @@ class ClusterRecord:
     inertia: float
 
     def to_dict(self) -> dict[str, float]:
-        """For the log."""
+        """Return the values as floats by name, for the log."""
         return {name: float(value) for name, value in asdict(self).items()}
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what a person should know."""
+        """Return warnings about clusters of one image and unstable clusters."""
         found = []
         if self.singles > MANY_SINGLES:
             found.append(f"{percent(self.singles)} % of the clusters have one image: lower --num-clusters")
@@ -57,7 +57,7 @@ class ClusterRecord:
 
 
 class PseudoLabels(nn.Module):
-    """The cluster of every image, and the centroids in the space of the embeddings.
+    """Cluster ids of all images and centroids of the embeddings.
 
     Args:
         num_samples: rows of the data set, n.
@@ -86,12 +86,12 @@ class PseudoLabels(nn.Module):
         self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
 
     def due(self, epoch: int) -> bool:
-        """Return whether images are to be clustered at the start of an epoch; not again if that was done."""
+        """Return whether images must be clustered at the start of an epoch and have not been yet."""
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
     def is_first(self) -> bool:
-        """Return whether there was no clustering yet."""
+        """Return whether no clustering has been computed yet."""
         return int(self.epoch) < 0
 
     def renew(
@@ -103,7 +103,7 @@ class PseudoLabels(nn.Module):
         is_main: bool = True,
         total: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> ClusterRecord:
-        """Cluster the images, on the main process; the others are told.
+        """Cluster the images on the main process and share the result with all processes.
 
         Args:
             points: (m, p) float, what is clustered, of ``rows``.
@@ -163,7 +163,7 @@ class PseudoLabels(nn.Module):
 
 
 def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the share of images that are not where most of their old cluster is; renaming clusters moves nobody.
+    """Return the fraction of images that left the majority of their old cluster, however clusters are numbered.
 
     Args:
         before: (m,) int64 old cluster of each image, -1 = none.
@@ -180,7 +180,7 @@ def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """What is in the memory.
+    """Content of the memory bank after a batch was added.
 
     Attributes:
         embeddings: (r, d), no gradient.
@@ -194,7 +194,7 @@ class MemoryView:
 
 
 class MemoryBank(nn.Module):
-    """The last embeddings, first in, first out.
+    """First-in, first-out memory of the embeddings of earlier steps.
 
     Args:
         size: entries, q.
@@ -226,7 +226,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, rows: Tensor) -> MemoryView:
-        """Put a batch in, in the place of the oldest entries, and return what is there now.
+        """Replace the oldest entries by a batch and return the content of the memory.
 
         Args:
             embeddings: (b, d) of the whole batch, over all processes; b at most q.
@@ -250,7 +250,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:
-        """Forget everything and start from fresh embeddings, the last q of them.
+        """Clear the memory and fill it with the last q of the given embeddings.
 
         Args:
             embeddings: (m, d).

@@ -31,7 +31,7 @@ MAX_PIXELS = 32
 
 
 def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attention: bool = False) -> MetricNetwork:
-    """Build backbone, attention if asked for, and embedding."""
+    """Build a metric learning network from the options, with attention if requested."""
     return MetricNetwork(
         config.backbone,
         embed_dim=None if data.row_dim is not None else config.embed_dim,
@@ -44,7 +44,7 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
 
 
 def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
-    """Make the store of pseudo-labels of embeddings of this width.
+    """Create the pseudo-label store for embeddings of the given width.
 
     Raises:
         ConfigError: more clusters than images, or fewer than a batch needs.
@@ -72,7 +72,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
 def update_pseudo_labels(
     labels: PseudoLabels, network: MetricNetwork, config: MetricLearningConfig, state: TrainState
 ) -> Tensor:
-    """Embed all images that can be read without augmentation, cluster them, log and warn.
+    """Embed all readable images without augmentation, cluster them, and log the result.
 
     Returns:
         (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
@@ -97,7 +97,7 @@ def update_pseudo_labels(
 
 
 def normalized_pixels(images: Tensor) -> Tensor:
-    """Images (b, c, h, w) to unit rows (b, p), of means over cells where a side is longer than ``MAX_PIXELS``.
+    """Flatten images (b, c, h, w), downsampled to at most ``MAX_PIXELS`` per side, to unit rows (b, p).
 
     60,000 photographs of 224 pixels would take 36 GB.
     """
@@ -108,20 +108,20 @@ def normalized_pixels(images: Tensor) -> Tensor:
 def group_sampler(
     config: MetricLearningConfig, rows: NDArray[np.int64], labels: NDArray[np.int64] | None
 ) -> ClassBalancedSampler:
-    """Groups of each class, or of each cluster once there are some (``labels`` is ``None``)."""
+    """Return a sampler of groups of images of each class, or of each cluster if ``labels`` is ``None``."""
     return ClassBalancedSampler(
         labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
     )
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
-    """How an image or a row is prepared for training."""
+    """Return the view in which an image or a stored embedding is used for training."""
     of_rows = row_views(config, data)
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
 def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int) -> int:
-    """Return the entries of the memory: as asked for, or one for each image that is trained on.
+    """Return the size of the memory, by default the number of training images.
 
     Raises:
         ConfigError: fewer than a batch.
@@ -134,7 +134,7 @@ def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """One network of embeddings, which is evaluated by how held-out images find each other."""
+    """Base of metric learning methods, which are evaluated by retrieval on held-out images."""
 
     runs_whole_backbone = False
     network: MetricNetwork
@@ -142,14 +142,14 @@ class MetricMethod(Method[MetricConfigT]):
 
     @classmethod
     def group_rates(cls, config: MetricConfigT) -> GroupRates:
-        """How the learning rates of backbone and new layers differ from that of the run."""
+        """Return how the learning rates of the backbone and the new layers differ from the run's."""
         rates: dict[str, dict[str, float]] = {"backbone": {"first_epoch": config.warm_epochs}}
         if config.has_new_layers:
             rates["new_layers"] = {"lr_scale": config.new_lr_scale}
         return rates
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Backbone and new layers; weight decay on everything, as the released codes have it."""
+        """Yield the parameters of backbone and new layers, all with weight decay as in the released code."""
         rates, decay = self.group_rates(self.config), self.config.weight_decay
         yield {"params": list(self.network.backbone.parameters()), "weight_decay": decay, **rates["backbone"]}
         if "new_layers" in rates:
@@ -157,13 +157,13 @@ class MetricMethod(Method[MetricConfigT]):
             yield {"params": new, "weight_decay": decay, **rates["new_layers"]}
 
     def reuse_frozen(self) -> ReusablePart:
-        """The frozen stages; what is kept of a second view is that of its first."""
+        """Enable caching of the frozen stages' outputs; a second view reuses the cached first one."""
         return self.network.backbone.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """How well held-out images find each other, and the clusters."""
+        """Return the monitor of retrieval on held-out images and of the clusters."""
         return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, self.config.recall_ks)
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image, or all of it where training cuts no boxes."""
+        """Return the view of the image center, or of the whole image where training cuts no boxes."""
         return metric_test_view(self.network.input_spec.size, whole=self.config.augmentation not in ("box", "crop"))

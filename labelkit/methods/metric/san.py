@@ -77,7 +77,7 @@ MEMORY_START_EPOCH = 1
 
 
 class SAN(MetricMethod[SANConfig]):
-    """A network that moves features about before it looks at them; with labels or clusters."""
+    """Training method SAN: metric learning with a spatial assembly of feature maps, from labels or clusters."""
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -109,7 +109,7 @@ class SAN(MetricMethod[SANConfig]):
         self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: one augmented view, groups of every class or cluster."""
+        """Return the single phase of one augmented view, with groups of every class or cluster."""
         config, data = self.config, self.data
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
@@ -123,13 +123,13 @@ class SAN(MetricMethod[SANConfig]):
 
     @classmethod
     def paces(cls, config: SANConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Groups of every class or cluster."""
+        """Return the length of the single phase, whose epochs draw groups of every class or cluster."""
         rows = size.known_labels() if config.mode == "supervised" else size.known_images()
         return (Pace(config.epochs, balanced_draws(rows, config.batch_size)),)
 
     @classmethod
     def group_rates(cls, config: SANConfig) -> GroupRates:
-        """Backbone, new layers, the predictor and class vectors."""
+        """Return the learning rate scales of backbone, new layers, predictor and class vectors."""
         rates = dict(super().group_rates(config))
         if config.san:
             rates["predictor"] = {"lr_scale": config.san_lr_scale}
@@ -139,7 +139,7 @@ class SAN(MetricMethod[SANConfig]):
 
     @classmethod
     def scheduled(cls, config: SANConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Weights of the terms on the assembly and of the memory, and the decay of the slow network."""
+        """Return the schedules of the weights of assembly terms and memory loss, and of the EMA decay."""
         found: dict[str, Scheduled] = {}
         if config.san:
             found["term_strength"] = lambda now: term_strength(config, share_done(config, now))
@@ -150,13 +150,13 @@ class SAN(MetricMethod[SANConfig]):
         return found
 
     def on_train_start(self, state: TrainState) -> None:
-        """Tell what cannot be learned from."""
+        """Warn about classes with a single image."""
         warning = singleton_class_warning(self.data) if self.clusters is None else None
         if warning is not None:
             state.warn(warning)
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster when it is time, and draw by the clusters there are."""
+        """Cluster the images if it is time, and update the sampler to the current clusters."""
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):
@@ -194,30 +194,30 @@ class SAN(MetricMethod[SANConfig]):
         return StepOutput(loss, logs)
 
     def on_step_end(self, state: TrainState) -> None:
-        """Move the slow copy."""
+        """Update the EMA network."""
         if self.slow is not None:
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Log statistics of the assembly."""
+        """Return statistics of the assembly for the log."""
         every = self.config.eval_every_epochs
         if self.network.assembly is None or ((state.epoch + 1) % every and state.epoch + 1 < self.config.epochs):
             return {}
         return self._diagnostics(self.network, state, self._rows)
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """The clusters."""
+        """Return the cluster ids by name, if clusters are used."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
     def reuse_frozen(self) -> ReusablePart:
-        """The frozen stages, which the slow copy shares."""
+        """Enable caching of the outputs of the frozen stages, which the EMA network shares."""
         if self.slow is not None:
             slow: Any = self.slow.module
             slow.backbone.reuse_frozen()
         return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Rates of their own for new layers, the predictor (no weight decay, which would freeze it), class vectors."""
+        """Yield groups with rates of their own; the predictor has no weight decay, which would freeze it."""
         config = self.config
         yield from super().parameter_groups()
         if self.network.assembly is not None:
@@ -235,12 +235,12 @@ class SAN(MetricMethod[SANConfig]):
 
 
 def memory_weight(config: SANConfig, epoch: int) -> float:
-    """Weight of the loss against the memory in an epoch; with clusters it is filled at once."""
+    """Return the weight of the memory loss in an epoch; with clusters it is 1 from the start."""
     return float(config.mode == "unsupervised" or epoch >= MEMORY_START_EPOCH)
 
 
 def share_done(config: SANConfig, now: Moment) -> float:
-    """Share of the training that is over."""
+    """Return the fraction of the training that is over."""
     return now.step / (config.epochs * now.steps_per_epoch)
 
 
@@ -253,7 +253,9 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
 
 
 def check_training_classes(config: SANConfig, data: DataInfo) -> None:
-    """Reject labels that batches cannot be made of; before training, since a trained run is built without labels.
+    """Check before training that there are enough labeled classes to make batches of.
+
+    A trained run is built without labels, so this is not checked later.
 
     Raises:
         DatasetError: none or one class.
@@ -277,7 +279,7 @@ def check_training_classes(config: SANConfig, data: DataInfo) -> None:
 
 
 def singleton_class_warning(data: DataInfo) -> str | None:
-    """Return a warning if many classes have one image, which a batch can only repeat."""
+    """Return a warning if many classes have a single image, which a batch can only repeat, or ``None``."""
     counts = np.bincount(data.labels[data.labels >= 0])
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
     if share <= MANY_LONE:
@@ -286,7 +288,7 @@ def singleton_class_warning(data: DataInfo) -> str | None:
 
 
 def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
-    """Put the module of the options into a network.
+    """Insert the assembly module of the options into a network.
 
     Raises:
         ConfigError: a stage that is not there or does nothing, or numbers that do not fit its maps.
@@ -308,7 +310,7 @@ def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
 
 
 class AssemblyDiagnostics:
-    """Looks at what the assembly does to a few images of the training set, without augmentation.
+    """Statistics of how the assembly moves features of a few unaugmented training images.
 
     ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions an
     output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,

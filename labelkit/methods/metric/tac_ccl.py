@@ -57,19 +57,19 @@ FLAT_ATTENTION = 1e-3
 
 
 def uses_centers(config: TACCCLConfig, now: Moment) -> bool:
-    """Return whether the loss on centers has a part in the running epoch."""
+    """Return whether the contrastive clustering loss is active in the running epoch."""
     return config.ccl and now.epoch >= config.ccl_start_epoch
 
 
 def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
-    """Return whether the coming step compares with the memory."""
+    """Return whether the memory is used in the next step."""
     warmup = config.memory_warmup_steps
     wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
     return now.step >= wait
 
 
 def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
+    """Return the pair loss on the current clusters of a collapsed network, which makes all images alike.
 
     Args:
         labels: the clusters.
@@ -84,7 +84,9 @@ def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
 
 
 def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log how different embeddings are, and say when all are alike; a network that was not trained is not evaluated.
+    """Log the spread of similarities between embeddings, and warn if it has collapsed.
+
+    A network that was not trained is not evaluated.
 
     Args:
         embeddings: (n, d) unit rows.
@@ -101,7 +103,7 @@ def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState)
 
 
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
-    """One network, clusters as labels, a memory, and pairs of views; needs no labels."""
+    """Training method TAC-CCL: metric learning from clusters, a memory and pairs of views, without labels."""
 
     may_collapse = True
 
@@ -127,19 +129,19 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         self._attention_sd = torch.tensor(torch.inf)
 
     def use_matches(self, matched: MatchedImages | None) -> None:
-        """Let second views show partners; before training, also before it is resumed."""
+        """Set the matched images that second views may show, before training starts or resumes."""
         self.matched = matched
         self.geometry = PairGeometry(matched)
 
     def attach(self, inputs: RunInputs) -> None:
-        """Read the matches."""
+        """Read the matched images named in the options."""
         if self.config.matches is not None:
             self.use_matches(read_matched_images(self.config.matches, inputs))
 
     # ------------------------------------------------------------------ diet
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: groups of the clusters of the time."""
+        """Return the single phase, which samples groups from the current clusters."""
         self.labels.rows = rows
         if self._sampler is None:
             self._sampler = shared.group_sampler(self.config, rows, None)
@@ -151,26 +153,26 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
 
     @classmethod
     def paces(cls, config: TACCCLConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Groups of the clusters of the time."""
+        """Return the length of the single phase, whose epochs draw groups of the current clusters."""
         return (Pace(config.epochs, balanced_draws(size.known_images(), config.batch_size)),)
 
     @classmethod
     def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Weight of the loss on centers, and whether the memory is used."""
+        """Return the schedules of the clustering loss weight and of the use of the memory."""
         found: dict[str, Scheduled] = {"memory": lambda now: float(uses_memory(config, now))}
         if config.ccl:
             found["ccl_weight"] = lambda now: config.ccl_weight if uses_centers(config, now) else 0.0
         return found
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The view of training, and the one that follows it."""
+        """Return the training view and, with attention consistency, the second view that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
 
     # ------------------------------------------------------------------ events
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster when it is time; a run that is resumed inside the epoch has the clusters in its checkpoint."""
+        """Cluster the images if it is time, unless a run resumed inside the epoch has the clusters already."""
         config = self.config
         if self.labels.due(state.epoch):
             embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
@@ -185,11 +187,11 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         self._use_centers = uses_centers(config, state)
 
     def on_step_start(self, state: TrainState) -> None:
-        """The memory is used once it has been filled."""
+        """Enable the memory once it has been filled."""
         self._use_memory = uses_memory(self.config, state)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Say when attention is the same everywhere, which satisfies every transform."""
+        """Warn if attention is the same everywhere, which satisfies every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
             state.warn("warning: attention is the same everywhere, so that it says nothing")
         return {}
@@ -197,7 +199,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     # ------------------------------------------------------------------ a step
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """All losses of a batch of pairs."""
+        """Compute all losses for a batch of view pairs."""
         config, count = self.config, len(batch.images)
         seen: MetricOutput = self.network(torch.cat(batch.views))
         first, second = seen.embeddings[:count], seen.embeddings[count:]
@@ -238,15 +240,15 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     # ------------------------------------------------------------------ state
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """The clusters."""
+        """Return the cluster ids by name."""
         return {"clusters": self.labels.cluster_ids}
 
     def extra_state(self) -> dict[str, Any]:
-        """Which matches were used."""
+        """Return the digest of the matches that were used."""
         return {"matches": None if self.matched is None else self.matched.digest}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse to continue with other matches.
+        """Check that the run continues with the matches that it began with.
 
         Raises:
             CheckpointMismatch: they are not those of the run.

@@ -21,7 +21,7 @@ _LEAST_DISTANCE = 1e-6
 
 
 class ContrastiveClusteringLoss(nn.Module):
-    r"""Distance to the nearest center over distance to the second nearest.
+    r"""Mean ratio of the distances of embeddings to their nearest and second-nearest center.
 
     .. math:: L = \frac{1}{b} \sum_n \frac{\|F_n - C^+_n\|}{\|F_n - C^-_n\|}
 
@@ -41,7 +41,7 @@ class ContrastiveClusteringLoss(nn.Module):
     """
 
     def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
-        """Return the mean ratio."""
+        """Return the mean ratio over the batch."""
         if len(centroids) < 2:
             raise ValueError(f"need at least 2 centroids, got {len(centroids)}")
         with without_autocast(embeddings):
@@ -55,7 +55,7 @@ class ContrastiveClusteringLoss(nn.Module):
 
 
 class TransformedAttentionLoss(nn.Module):
-    r"""Squared difference of the attention at each place of a view and at the same place of another view.
+    r"""Mean squared difference of attention between the same places of two views.
 
     .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
 
@@ -77,7 +77,7 @@ class TransformedAttentionLoss(nn.Module):
     """
 
     def forward(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
-        """Return the mean over pairs."""
+        """Return the mean loss over pairs of views."""
         with without_autocast(first):
             first, second = promote(first), promote(second)
             moved, visible = look_up(second[:, None], promote(homographies), first.shape[-2:])
@@ -88,7 +88,7 @@ class TransformedAttentionLoss(nn.Module):
 
 
 class FeatureSimilarityLoss(nn.Module):
-    r"""Mean distance of the embeddings of two views.
+    r"""Mean distance between the embeddings of two views.
 
     .. math:: L = \frac{1}{b} \sum_n \sqrt{\|F_n - F'_n\|^2 + 10^{-12}}
 
@@ -104,13 +104,13 @@ class FeatureSimilarityLoss(nn.Module):
     """
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the mean distance."""
+        """Return the mean distance over pairs of views."""
         with without_autocast(first):
             return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
 
 
 def collapsed_multi_similarity(positives: int, negatives: int) -> float:
-    """Return the least multi-similarity loss of embeddings that are all equally similar.
+    """Return the minimum multi-similarity loss of embeddings that are all equally similar.
 
     A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
 

@@ -19,7 +19,7 @@ _ATTENTION: JsonDict = {"panel": "Transformed attention"}
 
 
 class TACCCLConfig(MetricLearningConfig):
-    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
+    """Options of ``labelkit train tac-ccl``, with defaults of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.
@@ -105,5 +105,5 @@ class TACCCLConfig(MetricLearningConfig):
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, and an earlier start of what waits."""
+        """Return options with fewer epochs and an earlier start of the clustering loss and the memory."""
         return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)

@@ -25,7 +25,7 @@ SMALLEST_GAIN = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRecord:
-    """What one assignment came to.
+    """Objective, number of changes and time of one assignment of classes to prototypes.
 
     Attributes:
         objective: mean cosine of class means and their prototypes, over the classes.
@@ -38,12 +38,12 @@ class AssignmentRecord:
     seconds: float
 
     def to_dict(self) -> dict[str, float]:
-        """For the log."""
+        """Return the values as floats by name, for the log."""
         return {name: float(value) for name, value in asdict(self).items()}
 
 
 def is_due(state: Moment, updates_per_epoch: float) -> bool:
-    """Return whether an assignment is to be made before the coming step.
+    """Return whether classes must be reassigned to prototypes before the next step.
 
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
     one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
@@ -60,7 +60,7 @@ def is_due(state: Moment, updates_per_epoch: float) -> bool:
 
 
 def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
-    """Assignments that were made when a step of the run begins; see `is_due`.
+    """Return the number of assignments made before a step of the run, at the times of `is_due`.
 
     Args:
         now: says how many steps an epoch has.
@@ -74,7 +74,7 @@ def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
 
 @torch.no_grad()
 def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
-    """Give each class the prototype that makes the sum of cosines with the class means largest.
+    """Reassign classes to prototypes to maximize the sum of their cosines with the class means.
 
     Raises:
         ValueError: a class mean is not finite; the message names the class.
@@ -94,7 +94,7 @@ def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
 
 
 def similarities(head: PrototypeHead) -> NDArray[np.float64]:
-    """(c, k) cosines of class means and prototypes; a class without an image only leans to its own prototype."""
+    """Compute the cosines (c, k) of class means and prototypes; a class without images keeps its own prototype."""
     table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
     unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
     table[unseen] = 0.0
@@ -103,7 +103,7 @@ def similarities(head: PrototypeHead) -> NDArray[np.float64]:
 
 
 def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the assignment of the largest sum (by scipy), or the former one unless the gain is real.
+    """Return the optimal assignment (by scipy), or the previous one unless the gain exceeds rounding.
 
     Args:
         similarity: (c, k), c <= k.

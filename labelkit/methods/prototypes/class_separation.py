@@ -41,7 +41,7 @@ def separated_prototypes(
     lr: float = LEARNING_RATE,
     words: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float32]:
-    """Return unit vectors pushed apart; the same generator gives the same ones.
+    """Compute unit vectors pushed apart by gradient descent, from a start that the generator determines.
 
     Args:
         num_prototypes: c, >= 2.
@@ -76,7 +76,7 @@ def separated_prototypes(
 
 
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of a vector and its nearest other, and its gradient; of equally near ones, the first.
+    """Return the mean cosine of vectors with their nearest others (the first of ties), and its gradient.
 
     Args:
         prototypes: (c, d) float64 rows of length 1.
@@ -96,7 +96,7 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 def ranking_gradient(
     prototypes: NDArray[np.float64], similar: NDArray[np.float64], chosen: NDArray[np.int64]
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return how badly cosines of prototypes keep the order of others, and the gradient.
+    """Return the loss of prototypes whose cosines rank other classes unlike word vectors, and its gradient.
 
     Args:
         prototypes: (c, d) float64 rows of length 1, c >= 3.

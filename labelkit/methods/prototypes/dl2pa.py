@@ -53,7 +53,7 @@ MEAN_DECAY = 0.9
 
 
 class DL2PA(LabeledClassifier[DL2PAConfig]):
-    """DL2PA: embeddings are pulled to prototypes, to which classes are reassigned; needs labels."""
+    """Training method DL2PA: classification by fixed prototypes that are reassigned to classes."""
 
     network: ClassifierNetwork[PrototypeHead]
 
@@ -67,13 +67,13 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
 
     @classmethod
     def scheduled(cls, config: DL2PAConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Assignments made so far."""
+        """Return the schedule of the number of assignments made so far."""
         if not config.reassign:
             return {}
         return {"assignments": lambda now: float(assignments_made(now, now.step, config.updates_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Set the prototypes; a resumed run has them in its checkpoint, like one that starts from another."""
+        """Set the prototypes, unless they were loaded from another run."""
         head, config = self.network.head, self.config
         count, dim = head.prototypes.shape
         if not head.prototypes.any():
@@ -86,13 +86,13 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign gives the same")
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Gradients are averaged over processes, which a sum must not be."""
+        """Scale a summed loss by the number of processes, since gradients are averaged over them."""
         if self.config.reduction == "sum":
             processes = state.combine(torch.ones(()), "sum")
             self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
-        """Assign classes again when it is time."""
+        """Reassign classes to prototypes if it is time."""
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):
@@ -101,8 +101,8 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             state.log("assignment", record.to_dict())
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """The loss against the prototypes of the classes; class means follow."""
-        mixed = self.mixed(batch)
+        """Compute the loss against the prototypes of the classes, and update the class means."""
+        mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
         weights = self._class_weights.of_classes(mixed.labels, self._state)
@@ -112,7 +112,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         return StepOutput(self._scale * loss)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Assignments of this epoch: classes moved, summed, and the mean cosine after the last one."""
+        """Return the epoch's assignment metrics: classes moved, and the mean cosine after the last one."""
         records, self._records = self._records, []
         metrics = {"classes_without_image": float((self.network.head.seen == 0).sum())}
         if self.config.reassign:
@@ -122,17 +122,17 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
-        """The running epoch's assignments."""
+        """Return the assignments of the running epoch."""
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._records = [
             AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
         ]
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """How many classes moved to another prototype."""
+        """Return how many classes moved to another prototype, for the progress line."""
         moved = metrics.get("assignment/changed")
         return [] if moved is None else [f"classes moved {int(moved)}"]
 

@@ -34,7 +34,7 @@ _RECIPE_VERSION = 1
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Unit vectors and where they came from.
+    """Unit prototype vectors with their recipe and origin.
 
     Attributes:
         vectors: (c, d) float32, rows of length 1.
@@ -64,10 +64,10 @@ def load_or_make_prototypes(
     say: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
-    """Return spread prototypes: by a closed form, from the cache, or made now and put there.
+    """Return spread prototypes from a closed form, the cache or an optimization.
 
-    They depend on all arguments up to ``num_starts``. A file of the cache that is damaged or holds something else is
-    made again, and a cache that cannot be written is no error; both are said.
+    What is made now goes into the cache. They depend on all arguments up to ``num_starts``. A file of the cache that is
+    damaged or holds something else is made again, and a cache that cannot be written is no error; both are said.
 
     Args:
         num_prototypes: c, >= 2.
@@ -119,7 +119,7 @@ def load_or_separate(
     words: NDArray[np.float64] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Prototypes:
-    """Return the prototypes of hyperspherical prototype networks: from the cache, or made now and put there.
+    """Return the prototypes of hyperspherical prototype networks, from the cache or computed and cached.
 
     Args:
         num_prototypes: c, >= 2.
@@ -164,7 +164,7 @@ def _cached(
 
 
 def cache_path(recipe: dict[str, object]) -> Path:
-    """Return where prototypes of this recipe lie in the cache."""
+    """Return the path of prototypes with this recipe in the cache."""
     key = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:16]
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 

@@ -13,7 +13,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InnerProductLoss(nn.Module):
-    r"""Squared difference between 1 and the cosine of each embedding and its prototype.
+    r"""Squared difference between 1 and the cosine of each embedding to its prototype.
 
     .. math:: L = \sum_i \omega_i (1 - \cos_i)^2 \quad\text{or}\quad L = \frac{1}{2b} \sum_i \omega_i (1 - \cos_i)^2
 
@@ -43,7 +43,7 @@ class InnerProductLoss(nn.Module):
         self.reduction = reduction
 
     def forward(self, embeddings: Tensor, prototypes: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the sum, or half the mean."""
+        """Return the weighted sum over the batch, or half of the mean."""
         if embeddings.shape != prototypes.shape:
             raise ValueError(f"embeddings are {tuple(embeddings.shape)}, prototypes {tuple(prototypes.shape)}")
         # half precision has no digits left for 1 - cos near 1
@@ -55,7 +55,7 @@ class InnerProductLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    r"""Mean over the batch of the cross-entropy of each image times its weight.
+    r"""Mean cross-entropy of a batch with a weight for each image.
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 
@@ -70,14 +70,14 @@ class WeightedCrossEntropy(nn.Module):
     """
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the weighted mean."""
+        """Return the weighted mean over images."""
         with without_autocast(logits):
             terms = F.cross_entropy(promote(logits), labels, reduction="none")
             return (terms if weights is None else weights.to(terms.dtype) * terms).mean()
 
 
 class UniformityLoss(nn.Module):
-    r"""How unevenly vectors are spread over the sphere.
+    r"""Logarithm of the mean Gaussian potential of unit vectors, small if they spread evenly over the sphere.
 
     .. math:: L = \log \frac{2}{c (c - 1)} \sum_{i < j} \exp(-2 t (1 - w_i \cdot w_j))
 
@@ -104,7 +104,7 @@ class UniformityLoss(nn.Module):
         self.t = t
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return the logarithm of the mean potential."""
+        """Return the logarithm of the mean potential over pairs."""
         count = len(vectors)
         if count < 2:
             raise ValueError(f"need at least 2 vectors, got {count}")
@@ -117,7 +117,7 @@ class UniformityLoss(nn.Module):
 
 
 def balancing_weights(counts: Tensor) -> Tensor:
-    """Return the weight per image of each class, so that all classes present contribute equally.
+    """Compute a weight per image for each class, so that all classes present contribute equally.
 
     Args:
         counts: ``(c,)`` images of each class, of a batch over all processes or of the whole set.

@@ -14,7 +14,7 @@ _SMALLEST_SUM = 1e-8
 
 
 class PrototypeHead(nn.Module):
-    """Scores are cosines with the prototypes of the classes; nothing here is trained.
+    """Untrained head whose scores are the cosines with fixed class prototypes.
 
     Args:
         num_classes: c.
@@ -49,14 +49,14 @@ class PrototypeHead(nn.Module):
         self.seen: Tensor = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return the cosines with the prototype of each class."""
+        """Return the cosines (b, c) of embeddings (b, d) with the prototype of each class."""
         with without_autocast(embeddings):
             unit = F.normalize(promote(embeddings), dim=1, eps=_SMALLEST_SUM)
             return F.linear(unit, self.class_prototypes.to(unit.dtype))
 
     @property
     def class_prototypes(self) -> Tensor:
-        """(c, d), row i is the prototype of class i."""
+        """Return the prototypes (c, d) in class order."""
         return self.prototypes[self.assignment]
 
     @torch.no_grad()
@@ -69,7 +69,7 @@ class PrototypeHead(nn.Module):
         decay: float = 0.9,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
-        """Move the mean of each class of a batch toward the batch's own.
+        """Move the mean direction of each class toward its mean in the batch.
 
         The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
 

@@ -28,7 +28,7 @@ _VIEWS: JsonDict = {"panel": "Views"}
 
 
 class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
-    """Embedding, long-tail options and views of a classifier."""
+    """Options for the embedding, class weights and views of a supervised classifier."""
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
@@ -80,7 +80,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Always."""
+        """Return True, since labels are always used."""
         return True
 
 
@@ -89,7 +89,7 @@ _ASSIGNMENT: JsonDict = {"panel": "Assignment"}
 
 
 class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
-    """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
+    """Options of ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
     constants: ClassVar[Mapping[str, object]] = {
@@ -173,7 +173,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
 
 class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
-    """``labelkit train softmax``."""
+    """Options of ``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
     constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}

@@ -30,7 +30,7 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
 class ClassWeights:
-    """What each image counts in the loss.
+    """Class weights in the loss that balance the classes of a batch or of the training set, if enabled.
 
     Args:
         config: says whether classes are balanced, and over what.
@@ -45,7 +45,7 @@ class ClassWeights:
         self.table = balancing_weights(torch.from_numpy(counts))
 
     def of_classes(self, labels: Tensor, state: TrainState | None) -> Tensor | None:
-        """Return the weight of each class, (c,), or ``None`` if images count alike.
+        """Return the weight of each class, (c,), or ``None`` if all images have equal weight.
 
         Args:
             labels: (b,) of the batch, before any mixing; of this process.
@@ -61,7 +61,7 @@ class ClassWeights:
 
 
 class LabeledClassifier(Method[SupervisedConfigT]):
-    """A classifier of all labeled images, and every event that does not depend on its loss; needs labels.
+    """Base of classifiers that train on all labeled images.
 
     Args:
         config: the options.
@@ -86,7 +86,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         self._class_weights = ClassWeights(config, data, num_classes)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return a single phase: one augmented view, every labeled image once."""
+        """Return the single phase of one augmented view, with every labeled image once per epoch."""
         config, size, of_rows = self.config, self.network.input_spec.size, row_views(self.config, self.data)
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]
@@ -94,16 +94,16 @@ class LabeledClassifier(Method[SupervisedConfigT]):
 
     @classmethod
     def paces(cls, config: SupervisedConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Every labeled image once in an epoch."""
+        """Return the length of the single phase, whose epochs use every labeled image once."""
         return (Pace(config.epochs, size.known_labels()),)
 
-    def mixed(self, batch: Batch) -> MixedBatch:
-        """Return the batch, its images blended with others if the options say so."""
+    def mix_batch(self, batch: Batch) -> MixedBatch:
+        """Return the batch, with images blended by mixup if enabled."""
         step = 0 if self._state is None else self._state.step
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
 
     def reuse_frozen(self) -> ReusablePart:
-        """The frozen stages.
+        """Enable caching of the outputs of the frozen stages.
 
         Raises:
             ConfigError: no stage is frozen, or images are mixed.
@@ -114,14 +114,14 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Weight decay on everything, as in the released code."""
+        """Yield all parameters with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Names given to held-out images."""
+        """Return the monitor of classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """The image without augmentation: its center if training cuts boxes, else all of it."""
+        """Return the view of the image center if training cuts boxes, else of the whole image."""
         cuts_boxes = self.config.augmentation.startswith("imagenet")
         return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")

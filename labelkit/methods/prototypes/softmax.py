@@ -24,7 +24,7 @@ from labelkit.training.method import StepOutput
 
 
 class Softmax(LabeledClassifier[SoftmaxConfig]):
-    """Class vectors are parameters like all others; needs labels."""
+    """Training method Softmax: a linear classifier with learned class vectors."""
 
     network: ClassifierNetwork[nn.Linear]
 
@@ -34,8 +34,8 @@ class Softmax(LabeledClassifier[SoftmaxConfig]):
         self.uniformity = UniformityLoss()
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Cross-entropy, and the spread of the class vectors."""
-        mixed = self.mixed(batch)
+        """Compute the cross-entropy and, if enabled, the uniformity loss of the class vectors."""
+        mixed = self.mix_batch(batch)
         logits = self.network.classify(self.network.embed(mixed.images))
         weights = self._class_weights.of_classes(mixed.labels, self._state)
         loss = logits.new_zeros(())

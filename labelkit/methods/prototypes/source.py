@@ -27,7 +27,7 @@ _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 def starting_prototypes(
     config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
 ) -> Tensor:
-    """Return (c, d) float32 unit rows.
+    """Return the initial prototypes of a run as (c, d) float32 unit rows.
 
     Args:
         config: says which.
@@ -116,9 +116,10 @@ _SHOWN = 5
 
 
 def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float32]:
-    """Return unit rows in ``dim`` dimensions: the vectors less their mean, along their principal directions.
+    """Project word vectors to ``dim`` principal dimensions and normalize them to unit length.
 
-    Between centered vectors, cosines stay as they are where ``dim`` is the number of vectors less one, or more.
+    Their mean is subtracted first. Between centered vectors, cosines stay as they are where ``dim`` is the number of
+    vectors less one, or more.
 
     Args:
         vectors: (c, m) float64, one of each class.
@@ -146,7 +147,9 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 
 
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
-    """Read the vector of each name; capitals and ``_`` or a blank matter only where a file has several such names.
+    """Read the word vector of each class name from a file.
+
+    Capitals and ``_`` or a blank matter only where it has several such names.
 
     Args:
         path: text file of vectors by name.

@@ -12,7 +12,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class MultiHeadCrossEntropy(nn.Module):
-    r"""How badly each head names its own pseudo-label of each image, on average over heads.
+    r"""Cross-entropy between each head and its own pseudo-labels, averaged over heads.
 
     .. math:: L = -\frac{1}{H b} \sum_h \sum_i \log \text{softmax}(\ell^h_i)_{y^h_i}
 
@@ -31,7 +31,7 @@ class MultiHeadCrossEntropy(nn.Module):
     """
 
     def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
-        """Return the mean over heads."""
+        """Return the mean cross-entropy over heads."""
         if len(logits) != len(pseudo_labels):
             raise ValueError(f"{len(logits)} heads, {len(pseudo_labels)} rows of pseudo-labels")
         with without_autocast(logits[0]):

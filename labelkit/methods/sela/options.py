@@ -22,7 +22,7 @@ _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
 class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
-    """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
+    """Options of ``labelkit train sela``; defaults are those of the released code for ImageNet or as described."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     constants: ClassVar[Mapping[str, object]] = {
@@ -125,9 +125,9 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     @property
     def clusters_per_head(self) -> tuple[int, ...]:
-        """Clusters of every head."""
+        """Return the number of clusters of every head."""
         return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs and optimizations."""
+        """Return options with fewer epochs and label optimizations."""
         return super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)

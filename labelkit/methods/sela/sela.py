@@ -52,14 +52,14 @@ from labelkit.training.timing import RunSize, Scheduled
 
 
 def label_times(config: SeLaConfig) -> tuple[float, ...]:
-    """When labels are optimized, in epochs; labels that are taken from elsewhere never are."""
+    """Return the times in epochs at which labels are optimized; none if labels come from another run."""
     if config.labels_from:
         return ()
     return optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
 
 
 class SeLa(Method[SeLaConfig]):
-    """One network, several heads, one balanced clustering each; needs no labels."""
+    """Training method SeLa: balanced self-labeling with several clustering heads, without labels."""
 
     network: MultiHeadNetwork
 
@@ -88,35 +88,35 @@ class SeLa(Method[SeLaConfig]):
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
-        """Read the labels of an earlier run; a resumed run has them in its checkpoint."""
+        """Load the pseudo-labels of an earlier run, unless a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             take_labels(self.labels, self.config.labels_from, inputs)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: one augmented view, every image once."""
+        """Return the single phase of one augmented view, with every image once per epoch."""
         return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
 
     @classmethod
     def scheduled(cls, config: SeLaConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Times of optimizing labels that have passed; those that pass together are one optimization."""
+        """Return the schedule of passed optimization times; those that pass together are one optimization."""
         times = label_times(config)
         return {"label_times": lambda now: float(times_until(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Read the prior; a resumed run has it in its checkpoint."""
+        """Read the prior of the cluster sizes; a resumed run has it in its checkpoint."""
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
             self.labels.set_prior(head, _prior(self.config.prior, k))
 
     def on_step_start(self, state: TrainState) -> None:
-        """Renew labels when it is time."""
+        """Optimize the labels of the heads that are due."""
         heads = self.labels.due(state.step / state.steps_per_epoch)
         if heads:
             self._renew(heads, state)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Mean cross-entropy of the heads, and of the rotation if that is asked for."""
+        """Compute the mean cross-entropy of the heads, plus that of the rotation if enabled."""
         labels = self.labels.pseudo_labels[:, batch.sample_index]  # (h, b)
         if not self.config.rotation:
             loss = self.loss(self.network.head_logits(self.network.embed(batch.images)), labels)
@@ -128,7 +128,7 @@ class SeLa(Method[SeLaConfig]):
         return StepOutput(heads + rotation, {"heads": heads.detach(), "rotation": rotation.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Means over the optimizations of this epoch; after the last one, labels that match the network."""
+        """Return means over the epoch's label optimizations; after the last epoch, optimize labels once more."""
         if state.epoch + 1 == self.config.epochs and self.labels.times:
             self._renew(tuple(range(len(self.network.heads))), state)
         records, self._records = self._records, []
@@ -142,19 +142,19 @@ class SeLa(Method[SeLaConfig]):
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
-        """What the running epoch's optimizations came to."""
+        """Return the records of the running epoch's optimizations."""
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._records = [SolveRecord(**record) for record in state["records"]]
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """The clustering of every head."""
+        """Return the pseudo-labels of every head by name."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
     def reuse_frozen(self) -> ReusablePart:
-        """The frozen stages.
+        """Enable caching of the outputs of the frozen stages.
 
         Raises:
             ConfigError: images are turned in training.
@@ -166,15 +166,15 @@ class SeLa(Method[SeLaConfig]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Weight decay on everything, as in the released code."""
+        """Yield all parameters with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Features of held-out images, and the clusterings."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        """Return the monitor of features on held-out images and of the clusterings."""
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image; all of it if it is small."""
+        """Return the view of the image center, or of the whole image if it is small."""
         return plain_view(self.network.input_spec.size)
 
     def _train_view(self) -> ViewSpec:

@@ -34,7 +34,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class SolverSettings:
-    """How labels are optimized; see ``labelkit.algorithms.sinkhorn.solve``."""
+    """Settings of the solver that optimizes labels, ``labelkit.algorithms.sinkhorn.solve``."""
 
     lam: float
     tolerance: float = 1e-4
@@ -43,7 +43,7 @@ class SolverSettings:
 
 @dataclass(frozen=True, slots=True)
 class SolveRecord:
-    """What one optimization of one head came to.
+    """Statistics of one label optimization of one head.
 
     Attributes:
         head: which one.
@@ -69,11 +69,11 @@ class SolveRecord:
     dead: bool
 
     def to_dict(self) -> dict[str, float]:
-        """For the log."""
+        """Return the values by name, for the log."""
         return {name: value for name, value in asdict(self).items()}
 
     def warnings(self, settings: SolverSettings) -> dict[str, str]:
-        """Return what a person should know, in sentences by their subject."""
+        """Return warnings about the solution by subject."""
         found = {}
         if self.dead:
             found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
@@ -92,7 +92,7 @@ class SolveRecord:
 
 
 def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
-    """When labels are optimized, in epochs (specification 3.12).
+    """Compute the times in epochs at which labels are optimized (specification 3.12).
 
     Args:
         kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
@@ -122,12 +122,12 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
 
 
 def times_until(times: Sequence[float], epoch: float) -> int:
-    """Times, in epochs, that are not later than another one."""
+    """Count the times that are not later than ``epoch``."""
     return sum(time <= epoch for time in times)
 
 
 class SelfLabels(nn.Module):
-    """The labels of every head, and all that their next optimization starts from.
+    """Pseudo-labels of every head with the state of their optimization.
 
     Args:
         num_samples: rows of the data set, n.
@@ -179,25 +179,25 @@ class SelfLabels(nn.Module):
             self._buffers.update(kept)
 
     def potentials(self, head: int) -> Tensor:
-        """(k,) float64, log cluster weights of the last solve, largest 0."""
+        """Return the log cluster weights of a head's last solve, (k,) float64 with maximum 0."""
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """(k,) float64, shares that the clusters are to have; in the head's order from the first solve on."""
+        """Return the target cluster shares of a head, (k,) float64, which its first solve puts in order."""
         return self.get_buffer(f"prior_{head}")
 
     def set_prior(self, head: int, shares: NDArray[np.float64]) -> None:
-        """Ask for other shares; to be called before the first solve, which puts them in order."""
+        """Set the target cluster shares of a head before its first solve, which puts them in order."""
         self.prior(head).copy_(torch.from_numpy(np.asarray(shares, dtype=np.float64)))
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:
-        """Give the readable rows labels at random, each cluster of a head as many (one more or less)."""
+        """Assign random labels to the readable rows, equally many per cluster of a head (one more or less)."""
         for head, k in enumerate(self.num_clusters):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
 
     def due(self, epoch: float) -> tuple[int, ...]:
-        """Return the heads to renew at a time in epochs, and move on; times that were passed by are dropped."""
+        """Return the heads whose labels must be optimized now, and advance the schedule past any missed times."""
         passed = times_until(self.times, epoch)
         if passed <= int(self.next_time):
             return ()
@@ -217,7 +217,7 @@ class SelfLabels(nn.Module):
         settings: SolverSettings,
         state: TrainState,
     ) -> SolveRecord:
-        """Solve for the labels of one head.
+        """Optimize the labels of one head.
 
         Args:
             head: which one.
@@ -293,7 +293,7 @@ _LABELS = "labels."
 
 
 def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
-    """Give a method the pseudo-labels of a finished run over the same images.
+    """Copy the pseudo-labels of a finished run over the same images.
 
     Args:
         labels: where they go.

@@ -12,7 +12,7 @@ _TINY = 1e-5
 
 
 class BarlowTwinsLoss(nn.Module):
-    r"""How far the correlations between the numbers of two views are from the identity.
+    r"""Barlow Twins loss: distance of the cross-correlation matrix of two views from the identity.
 
     .. math:: L = s \left(\sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2\right),
         \quad C = \hat A^\top \hat B / b
@@ -47,7 +47,7 @@ class BarlowTwinsLoss(nn.Module):
         self.scale = scale
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the sum over all pairs of numbers."""
+        """Return the scaled sum over all entries of the correlation matrix."""
         _check_pair(first, second)
         with without_autocast(first):
             correlations = _standardized(first).T @ _standardized(second) / max(len(first), 1)
@@ -57,7 +57,7 @@ class BarlowTwinsLoss(nn.Module):
 
 
 class PredictedViewLoss(nn.Module):
-    r"""How far what is predicted from each view points away from the other one.
+    r"""SimSiam loss: negative cosine between the prediction from each view and the projection of the other.
 
     .. math:: L = -\frac{1}{2b} \sum_i \cos(p_i, \mathrm{sg}(z'_i)) + \cos(p'_i, \mathrm{sg}(z_i))
 
@@ -76,7 +76,7 @@ class PredictedViewLoss(nn.Module):
     """
 
     def forward(self, predictions: tuple[Tensor, Tensor], projections: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the mean over both directions."""
+        """Return the mean loss over both directions."""
         cosines = []
         for prediction, target in zip(predictions, reversed(projections), strict=True):
             _check_pair(prediction, target)
@@ -86,7 +86,7 @@ class PredictedViewLoss(nn.Module):
 
 
 class QueueContrastLoss(nn.Module):
-    r"""How badly a view finds the other view of its image among images of earlier batches.
+    r"""MoCo's contrastive loss of a query view against its key and a queue of keys from earlier batches.
 
     .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
         {\exp(q_i \cdot k_i / \tau) + \sum_j \exp(q_i \cdot n_j / \tau)}
@@ -116,7 +116,7 @@ class QueueContrastLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, queries: Tensor, keys: Tensor, queue: Tensor) -> Tensor:
-        """Return the mean over the queries."""
+        """Return the mean loss over the queries."""
         _check_pair(queries, keys)
         with without_autocast(queries):
             q, k, n = (F.normalize(promote(rows), dim=1) for rows in (queries, keys.detach(), queue.detach()))

@@ -24,7 +24,7 @@ _OF_CROPS = ("crop", "crop_scale", "flip_prob", "jitter_prob", "gray_prob", "blu
 
 
 class SiameseConfig(RepresentationTrainConfig):
-    """``labelkit train siamese``; defaults are those of CoTAP's Table VIII for SimCLR on CIFAR."""
+    """Options of ``labelkit train siamese``, with defaults of CoTAP's Table VIII for SimCLR on CIFAR."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
 
@@ -130,5 +130,5 @@ class SiameseConfig(RepresentationTrainConfig):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the layers of the projection."""
+        """Return the widths of the projector's layers."""
         return _PROJECTORS[self.loss] if self.projector_dims is None else self.projector_dims

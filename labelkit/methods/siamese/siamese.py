@@ -33,7 +33,7 @@ from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.models.ema import follow, slow_copy
+from labelkit.models.ema import ema_update, slow_copy
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
@@ -44,7 +44,7 @@ from labelkit.training.timing import RunSize, Scheduled
 
 
 class SiameseNetwork(BackboneNetwork):
-    """Features embed; projections, and predictions of those of another view, are trained on.
+    """A backbone with a projector and optionally a predictor, for siamese training.
 
     Args:
         backbone: any name of ``build_backbone``.
@@ -81,12 +81,12 @@ class SiameseNetwork(BackboneNetwork):
                 self.predictor = nn.Sequential(*_layers((width, predictor_dim, width), normalize=True))
 
     def project(self, images: Tensor) -> Tensor:
-        """One view (b, c, h, w) to projections (b, p)."""
+        """Map one view (b, c, h, w) to projections (b, p)."""
         projections: Tensor = self.projector(self.embed(images))
         return projections
 
     def predict(self, projections: Tensor) -> Tensor:
-        """Projections (b, p) of a view to those (b, p) expected of another one."""
+        """Predict the projections (b, p) of the other view from those of one view."""
         assert self.predictor is not None
         predictions: Tensor = self.predictor(projections)
         return predictions
@@ -104,7 +104,7 @@ def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
 
 
 class Siamese(Method[SiameseConfig]):
-    """Two views of each image and one of four losses; needs no labels."""
+    """Training method Siamese: self-supervised learning from two views with one of four losses."""
 
     network: SiameseNetwork
     equal_buffers = ("queue", "oldest")
@@ -133,16 +133,16 @@ class Siamese(Method[SiameseConfig]):
         self._newest: list[Tensor] = []
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: two views, every image once."""
+        """Return the single phase of two views, with every image once per epoch."""
         return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
 
     @classmethod
     def scheduled(cls, config: SiameseConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the slow network, which is always the same."""
+        """Return the constant schedule of the EMA decay, for MoCo."""
         return {"ema_decay": lambda now: config.ema_decay} if config.loss == "moco" else {}
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """The loss that was asked for."""
+        """Compute the loss that the options choose."""
         first, second = batch.views[0], batch.views[1]
         projections = self.network.project(first), self.network.project(second)
         if self.config.loss == "simclr":
@@ -169,10 +169,10 @@ class Siamese(Method[SiameseConfig]):
 
     @torch.no_grad()
     def on_step_end(self, state: TrainState) -> None:
-        """Move the slow network, and put its projections in place of the oldest ones."""
+        """Update the EMA network and replace the oldest projections in the queue."""
         if self.slow is None:
             return
-        follow(self.slow, self.network, self.config.ema_decay, buffers="counters")
+        ema_update(self.slow, self.network, self.config.ema_decay, buffers="counters")
         newest = torch.cat([gather_batch(keys) for keys in self._newest])[-len(self.queue) :]
         self._newest = []
         places = (self.oldest + torch.arange(len(newest), device=newest.device)) % len(self.queue)
@@ -180,21 +180,21 @@ class Siamese(Method[SiameseConfig]):
         self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
 
     def on_backbone_taken(self) -> None:
-        """Start both networks equal."""
+        """Make both networks equal."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Weight decay on everything."""
+        """Yield all trainable parameters with weight decay."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Features of held-out images."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+        """Return the monitor of features on held-out images."""
+        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
-        """The center of the image; all of it if it is small."""
+        """Return the view of the image center, or of the whole image if it is small."""
         return plain_view(self.network.input_spec.size)
 
     def _views(self) -> tuple[ViewSpec, ViewSpec]:

@@ -55,10 +55,10 @@ _BLOCKS = {
 
 
 class _CaffeInput(nn.Module):
-    """Images normalized as ImageNet's, or gray ones, to what the published weights expect: BGR on a scale of 255."""
+    """Convert ImageNet-normalized color or gray images to what Caffe weights expect: BGR on a scale of 255."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Turn (b, 1 or 3, h, w) into (b, 3, h, w)."""
+        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the Caffe weights."""
         channels = reversed(images.expand(-1, 3, -1, -1).unbind(1))
         scaled = [
             channel[:, None] * (255 * std) + (255 * mean - offset)
@@ -78,19 +78,19 @@ class _Conv(nn.Sequential):
 
 
 class _HalvingPool(nn.Module):
-    """Largest of 3x3 at every other place, rounded up.
+    """3x3 max pooling with stride 2, rounding output sizes up.
 
     An odd side, which images of 224 pixels never come to, is treated as 3x3 convolutions of stride 2 treat it.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (b, c, h, w) to (b, c, h / 2, w / 2), rounded up."""
+        """Pool maps (b, c, h, w) to (b, c, h / 2, w / 2), rounded up."""
         padded = F.pad(maps, (maps.shape[3] % 2, 0, maps.shape[2] % 2, 0), value=-torch.inf)
         return F.max_pool2d(padded, 3, 2, ceil_mode=True)
 
 
 class _Inception(nn.Module):
-    """Branches with 1x1, 3x3 and twice 3x3 convolutions and a pool, side by side."""
+    """Inception block: parallel branches of 1x1, 3x3 and double 3x3 convolutions and pooling, concatenated."""
 
     def __init__(self, channels: int, block: _Block) -> None:
         super().__init__()
@@ -106,13 +106,13 @@ class _Inception(nn.Module):
         self.num_features = block.single + triple + double + (block.pooled or channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (b, c, h, w) to (b, num_features, h', w')."""
+        """Concatenate the branch outputs for maps (b, c, h, w) into (b, num_features, h', w')."""
         branches = (self.one, self.three, self.twice, self.pool)
         return torch.cat([branch(maps) for branch in branches if branch is not None], 1)
 
 
 class BNInceptionBody(PooledNetwork):
-    """All of the network up to the average pool.
+    """BN-Inception up to the global average pool, without its classifier.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a to inception3c, inception4a to inception4e,
     inception5a, inception5b.
@@ -150,9 +150,10 @@ _CAFFE_NAME = re.compile(
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Translate the names of weights that were converted from Caffe (``inception_3a_1x1_bn.weight``).
+    """Rename BN-Inception weights converted from Caffe to the names of this network.
 
-    Normalization may have a leading axis of length 1 there; classifiers are left out.
+    Caffe's names look like ``inception_3a_1x1_bn.weight``. Normalization may have a leading axis of length 1 there;
+    classifiers are left out.
     """
     renamed: dict[str, Tensor] = {}
     for name, value in state.items():

@@ -27,17 +27,18 @@ class _Unit(nn.Module):
         self.act = nn.LeakyReLU(LEAK)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h', w')."""
+        """Apply convolution, batch norm and leaky ReLU: (b, c, h, w) to (b, channels, h', w')."""
         out: Tensor = self.act(self.bn(self.conv(maps)))
         return out
 
 
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
-    """Build the network; 3,122,560 parameters without classifier at width 128.
+    """Build ConvNet-13, the 13-layer network of the semi-supervised literature.
 
-    Three convolutions of ``width`` filters, pool, dropout; three of ``2 width``, pool, dropout; then 3x3 without
-    padding of ``4 width``, 1x1 of ``2 width``, 1x1 of ``width``; average over positions. Half is dropped, as under Mean
-    Teacher; MixMatch, which brings its own noise, drops nothing (``set_dropout``).
+    It has 3,122,560 parameters without classifier at width 128. Three convolutions of ``width`` filters, pool, dropout;
+    three of ``2 width``, pool, dropout; then 3x3 without padding of ``4 width``, 1x1 of ``2 width``, 1x1 of ``width``;
+    average over positions. Half is dropped, as under Mean Teacher; MixMatch, which brings its own noise, drops nothing
+    (``set_dropout``).
 
     Args:
         width: f; 128 in the literature, 16 or 32 on a CPU.
@@ -66,7 +67,7 @@ def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int =
 
 
 def set_dropout(module: nn.Module, share: float) -> int:
-    """Give every dropout layer inside another share; return how many there are.
+    """Set the rate of every dropout layer inside a module and return the number of such layers.
 
     Raises:
         ValueError: outside [0, 1).

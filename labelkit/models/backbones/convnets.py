@@ -19,13 +19,13 @@ from labelkit.models.backbones.convnet13 import MIN_SIDE, convnet13
 from labelkit.models.backbones.resnet import (
     ResidualNetwork,
     Shortcut,
+    build_stages,
     cifar_resnet,
     conv,
     fan_out_init,
     resnet18,
     resnet50,
     shake_resnet26,
-    stages_of,
 )
 from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
 
@@ -37,7 +37,9 @@ LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Normalization, leaky ReLU, 3x3 convolution (strided); the same again.
+    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and 3x3 convolution.
+
+    The first convolution may be strided.
 
     Args:
         in_channels: of the input.
@@ -59,7 +61,7 @@ class WideBlock(nn.Module):
         self.activate_shortcut = activate_shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
         active = self.act(self.bn1(maps))
         inner = self.conv2(self.act(self.bn2(self.conv1(active))))
         kept: Tensor = maps
@@ -72,7 +74,9 @@ class WideBlock(nn.Module):
 def wide_resnet(
     depth: int, widen: int, *, stem: int = 16, momentum: float = 1e-3, in_channels: int = 3
 ) -> StagedNetwork:
-    """Build WRN-``depth``-``widen``: a 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization, average.
+    """Build the Wide ResNet WRN-``depth``-``widen`` for small images, without a classifier.
+
+    A 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization, average.
 
     Args:
         depth: 6 m + 4: 10, 16, 22, 28, ...
@@ -91,7 +95,7 @@ def wide_resnet(
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
     block = partial(WideBlock, activate_shortcut=False, momentum=momentum)
-    groups = stages_of(block, stem, widths, [(depth - 4) // 6] * 3)
+    groups = build_stages(block, stem, widths, [(depth - 4) // 6] * 3)
     groups[0][0].activate_shortcut = True  # type: ignore[assignment] # a mark, no part
     groups[2] += [nn.BatchNorm2d(widths[2], momentum=momentum), nn.LeakyReLU(LEAK)]
     stages = {f"group{number}": nn.Sequential(*group) for number, group in enumerate(groups, start=1)}
@@ -107,7 +111,9 @@ _HIDDEN = 4096
 
 
 class AlexNet(PooledNetwork):
-    """Five convolutions with normalization and two wide layers with dropout; features are the last ReLU's.
+    """AlexNet with batch normalization and without a classifier.
+
+    Five convolutions and two wide layers with dropout; the features are the output of the last ReLU.
 
     Args:
         layers: filters, kernel, stride and padding of each convolution; ``None`` is a pool.
@@ -151,12 +157,12 @@ class AlexNet(PooledNetwork):
                 nn.init.zeros_(module.bias)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, 256, h', w')."""
+        """Return the feature maps (b, 256, h', w') of the convolutional layers."""
         maps: Tensor = self.features(images)
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, 4096); they are what comes before any logits."""
+        """Map feature maps to features (b, 4096), which ``pre_logits`` does not change."""
         features: Tensor = self.hidden(maps.flatten(1))
         return features
 
@@ -171,7 +177,9 @@ def _demo(image_size: int, in_channels: int) -> nn.Module:
 
 
 class SmallCNN(PooledNetwork):
-    """Five 3x3 convolutions with normalization and ReLU, a 2x2 pool after the first two: 32 pixels to 8x8 maps.
+    """Small network of five 3x3 convolutions with batch norm and ReLU, for demonstrations on a CPU.
+
+    A 2x2 pool follows the first two convolutions: images of 32 pixels give 8x8 maps.
 
     Args:
         widths: channels of each convolution.
@@ -200,7 +208,7 @@ class SmallCNN(PooledNetwork):
 
 @dataclass(frozen=True, slots=True)
 class ConvNet:
-    """One named network.
+    """Registry entry of a convolutional network: its builder, default input and pooling.
 
     Attributes:
         build: image size and channels to the network.
@@ -326,10 +334,10 @@ CONVNETS: dict[str, ConvNet] = {
 
 
 class _PublishedInput(nn.Module):
-    """Images normalized as ImageNet's, or gray ones, to what the published weights expect: values in [-1, 1]."""
+    """Convert ImageNet-normalized color or gray images to the range [-1, 1] that the published weights expect."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Turn (b, 1 or 3, h, w) into (b, 3, h, w)."""
+        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the published weights."""
         channels = images.expand(-1, 3, -1, -1).unbind(1)
         scaled = [
             channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
@@ -339,7 +347,7 @@ class _PublishedInput(nn.Module):
 
 
 class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
-    """All of the network up to the average pool.
+    """GoogLeNet up to the global average pool, without its classifiers.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a, inception3b, maxpool3, inception4a to
     inception4e, maxpool4, inception5a, inception5b.
@@ -359,7 +367,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, 1024, h', w')."""
+        """Return the feature maps (b, 1024, h', w') before the average pool."""
         x = self.published_input(images)
         for name, stage in self.named_children():
             if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):
@@ -369,5 +377,5 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Leave out classifiers, as timm's networks do when weights are loaded."""
+    """Drop the classifiers from a GoogLeNet state dict, as timm's networks do when weights are loaded."""
     return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}

@@ -27,7 +27,7 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 @dataclass(frozen=True, slots=True)
 class FrozenStages(ReusablePart):
-    """What is frozen of a network, and kept of views: the maps that leave the last frozen stage.
+    """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
 
     Attributes:
         names: modules that are frozen, in the order in which they run.
@@ -39,26 +39,26 @@ class FrozenStages(ReusablePart):
 
     @property
     def num_views(self) -> int | None:
-        """Any number: views do not meet in the frozen part."""
+        """Return ``None``: any number of views can be cached, since views do not interact in the frozen stages."""
         return None
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """The stage that is left."""
+        """Return the name of the last frozen stage, whose output is cached."""
         return (self.names[-1],)
 
     @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """Images (b, c, h, w) to the maps that leave the frozen stages, (b, c', h', w')."""
+        """Compute the output maps (b, c', h', w') of the frozen stages for images (b, c, h, w)."""
         return _left(net, self.names[-1], images)
 
     def fingerprint(self, net: nn.Module) -> str:
-        """Identify the weights of the frozen modules; 64 hexadecimal digits."""
+        """Return a digest of the weights of the frozen modules, 64 hexadecimal digits."""
         starts = tuple(f"{name}." for name in self.names)
         return fingerprint({name: tensor for name, tensor in net.state_dict().items() if name.startswith(starts)})
 
 
 def stage_names(net: nn.Module) -> list[str]:
-    """Return the names of a network's stages in their order: blocks.0, ... or layer1, ...; empty if it shows none."""
+    """Return the names of a network's stages in order, such as ``layer1`` or ``blocks.0``; empty if none are found."""
     for name, child in net.named_children():
         if name in _CONTAINERS and isinstance(child, nn.Sequential | nn.ModuleList) and len(child) > 1:
             return [f"{name}.{part}" for part, module in child.named_children() if _learns(module)]
@@ -73,7 +73,7 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first stages of a network and what runs before them; modules behind them are left alone.
+    """Freeze the first stages of a network and all modules before them, but none behind them.
 
     Args:
         net: a convolutional network with ``forward_features``.
@@ -110,8 +110,8 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
 
 
 @contextmanager
-def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Let maps pass by some modules."""
+def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Replace some modules of a network by identities inside a ``with`` block."""
     with ExitStack() as stack:
         for name in names:
             parent, _, leaf = name.rpartition(".")
@@ -122,7 +122,7 @@ def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
-    """Reject stages that give something else at each pass although they are in evaluation mode.
+    """Check that frozen stages give the same output at every pass in evaluation mode.
 
     Raises:
         ConfigError: normalization without running statistics.
@@ -177,7 +177,7 @@ def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[
     if not isinstance(maps, Tensor) or maps.ndim != 4 or tuple(maps.shape[1:]) == tuple(image_shape):
         return None
     try:
-        with without(net, names):
+        with bypass_modules(net, names):
             again = forward.forward_features(maps)
     except (RuntimeError, TypeError, ValueError):
         return None

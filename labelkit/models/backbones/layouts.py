@@ -28,7 +28,7 @@ _STEM_AND_HEAD = {
 
 
 def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """Rename the weights of ``efficientnet-pytorch`` and its descendants to timm's names.
+    """Rename the weights of ``efficientnet-pytorch`` checkpoints to timm's names.
 
     They count all blocks through, timm counts those of each stage.
 
@@ -57,7 +57,7 @@ def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> di
 
 
 def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
-    """Return whether weights are of torchvision's MobileNetV2."""
+    """Return whether a state dict has the names of torchvision's MobileNetV2."""
     return "features.0.0.weight" in state and "features.1.conv.0.0.weight" in state
 
 

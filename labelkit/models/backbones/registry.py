@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.models.backbones.frozen_stages import FrozenStages, check_stages_repeat, freeze_stages, without
+from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
 from labelkit.models.backbones.layouts import (
     from_efficientnet_pytorch,
     from_torchvision_mobilenet,
@@ -35,7 +35,7 @@ from labelkit.models.whitening import Whitening
 
 @dataclass(frozen=True, slots=True)
 class BackboneInfo:
-    """What the rest of labelkit needs to know about a backbone.
+    """Properties of a backbone: feature width, input size, normalization and pooling.
 
     Attributes:
         name: as it was asked for.
@@ -65,7 +65,7 @@ class BackboneInfo:
 
 
 class Backbone(nn.Module):
-    """A network without classifier: images in, pooled features out.
+    """A network without a classifier that maps images to pooled features.
 
     Shape:
         - images: ``(b, c, h, w)`` float, normalized with ``info.mean`` and ``info.std``.
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
         self._kept: list[Any] | None = None
 
     def freeze_stages(self, count: int) -> None:
-        """Leave the first stages as they are, and their normalization in evaluation mode.
+        """Freeze the first stages of the network and keep their normalization in evaluation mode.
 
         Args:
             count: stages; see `labelkit.models.backbones.frozen_stages.freeze_stages`.
@@ -109,7 +109,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def reuse_frozen(self) -> FrozenStages:
-        """Let passes also take maps that left the frozen stages in place of images; returns what these are.
+        """Allow forward passes to start from cached outputs of the frozen stages, and return these stages.
 
         Raises:
             ConfigError: no stage is frozen, or one gives something else at each pass.
@@ -122,14 +122,14 @@ class Backbone(nn.Module):
         return self.frozen
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set the mode; frozen stages stay in evaluation mode."""
+        """Set training or evaluation mode, keeping frozen stages in evaluation mode."""
         super().train(mode)
         for name in () if self.frozen is None else self.frozen.names:
             self.net.get_submodule(name).eval()
         return self
 
     def forward_features(self, images: Tensor) -> Any:
-        """Return what comes before the head, maps (b, f, h, w) or tokens (b, t, f).
+        """Return the feature maps (b, f, h, w) or tokens (b, t, f) before the network's head.
 
         Args:
             images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
@@ -137,12 +137,12 @@ class Backbone(nn.Module):
         net: Any = self.net
         images = self._whitened(images)
         if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
-            with without(net, self.frozen.names):
+            with bypass_modules(net, self.frozen.names):
                 return net.forward_features(images.float())
         return net.forward_features(images)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features, (b, f)."""
+        """Return the pooled features (b, f) of images."""
         net: Any = self.net
         maps = self.forward_features(images)
         if self._kept is not None:
@@ -151,7 +151,7 @@ class Backbone(nn.Module):
         return features
 
     def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the output of ``forward`` for images and their patch features, in a single pass.
+        """Return the output of ``forward`` for images together with their patch features, in a single pass.
 
         Args:
             images: as for ``forward`` of the backbone.
@@ -170,7 +170,9 @@ class Backbone(nn.Module):
         return result, as_feature_map(self.net, maps, images, self.info.name)
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the features of each place, (b, rows, cols, w): patch tokens after the last norm, or the last maps.
+        """Return the feature vector of each patch or map position, (b, rows, cols, w).
+
+        Patch tokens after the last norm, or the last maps.
 
         Args:
             images: as for ``forward``, of any size that the network can take.
@@ -188,7 +190,7 @@ class Backbone(nn.Module):
         return whitened
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
-        """Replace all weights by those of a file, translated from layouts that timm knows.
+        """Replace all weights by those of a file, converting layouts that timm knows.
 
         Args:
             path: see `labelkit.models.weights.files.load_weights_file`.
@@ -203,7 +205,7 @@ class Backbone(nn.Module):
         return self.load_report
 
     def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
-        """Replace all weights by tensors, which are not noted as their source.
+        """Replace all weights by those of a state dict, which is not recorded as their source.
 
         Args:
             state: tensors by name.
@@ -227,7 +229,7 @@ def build_backbone(
     seed: int | None = None,
     **options: Any,
 ) -> Backbone:
-    """Build a backbone with random, published or own weights.
+    """Build a backbone by name with random weights, published weights or weights from a file.
 
     Args:
         name: one of `list_backbones`; timm names with or without the tag of their weights.
@@ -265,7 +267,7 @@ def build_backbone(
 
 
 def list_backbones(pattern: str | None = None) -> list[str]:
-    """List the names that `build_backbone` takes: ours first, then timm's, with weight tags.
+    """List the names that `build_backbone` accepts: labelkit's own first, then timm's with weight tags.
 
     Args:
         pattern: a shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all.

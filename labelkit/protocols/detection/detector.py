@@ -42,7 +42,7 @@ from torchvision.ops.poolers import initLevelMapper
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import keep_windows, patch_size, patches_of
+from labelkit.models.backbones.vit import find_patch_embedding, keep_windows, patch_size
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.detection.cascade_heads import CascadeRoIHeads, ClassAgnosticPredictor
@@ -120,7 +120,7 @@ class DetectionBackbone(nn.Module):
     def __init__(self, backbone: Backbone, image_size: int) -> None:
         super().__init__()
         self.backbone, self.out_channels = backbone, WIDTH
-        self.plain = patches_of(backbone.net) is not None
+        self.plain = find_patch_embedding(backbone.net) is not None
         if self.plain:
             side = patch_size(backbone.net)
             self.strides: tuple[int, ...] = _STRIDES

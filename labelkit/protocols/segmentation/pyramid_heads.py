@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
-from labelkit.models.backbones.vit import any_image_size, patches_of
+from labelkit.models.backbones.vit import any_image_size, find_patch_embedding
 from labelkit.models.patch_maps import no_feature_map
 
 LEVELS = 4
@@ -38,7 +38,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
     forward = getattr(given, "forward_intermediates", None)
     if forward is None:
         raise no_feature_map(name, "gives no maps of several depths")
-    if patches_of(net) is None:
+    if find_patch_embedding(net) is None:
         return list(forward(images, intermediates_only=True))[-LEVELS:]
     depth = len(given.blocks)
     quarters = [max(0, depth * (level + 1) // LEVELS - 1) for level in range(LEVELS)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import patches_of
+from labelkit.models.backbones.vit import find_patch_embedding
 from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 
@@ -134,7 +134,7 @@ class Segmenter(InferenceNetwork):
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                if patches_of(self.backbone.net) is not None:
+                if find_patch_embedding(self.backbone.net) is not None:
                     self.sizes = LevelSizes(widths[0])
                 self.head = _OF_LEVELS[kind](widths, num_classes)
         self.to(device)

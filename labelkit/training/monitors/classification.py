@@ -15,7 +15,7 @@ from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, Trai
 
 
 class ClassificationMonitor(Monitor):
-    """Accuracy over held-out images; remembers the best epoch, which papers report.
+    """Monitor of classification accuracy on held-out images, including that of the best epoch.
 
     Args:
         held_out: images to name; ``None``: nothing is measured.
@@ -49,20 +49,20 @@ class ClassificationMonitor(Monitor):
                     found["top5_accuracy"] = share * top_k_accuracy(scores[possible], columns[possible], 5)
             return found
 
-        headline = method.headline()
+        headline = method.main_network()
         metrics = judge(headline)
-        for name, network in method.judged().items():
+        for name, network in method.evaluated_networks().items():
             metrics[f"{name}_accuracy"] = metrics["accuracy"] if network is headline else judge(network)["accuracy"]
         self._best = max(self._best, metrics["accuracy"])
         metrics["best_accuracy"] = self._best
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """The accuracy."""
+        """Return the accuracy for the progress line."""
         return [f"accuracy {percent(metrics['accuracy'])}"] if "accuracy" in metrics else []
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
+        """Return the accuracies on held-out images; the best epoch is chosen on these very images."""
         if "accuracy" not in metrics:
             return None
         names = ("accuracy", "best_accuracy", "top5_accuracy")
@@ -73,9 +73,9 @@ class ClassificationMonitor(Monitor):
         )
 
     def extra_state(self) -> dict[str, Any]:
-        """The best accuracy so far."""
+        """Return the best accuracy so far."""
         return {"best_accuracy": self._best}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the best accuracy so far."""
         self._best = float(state["best_accuracy"])

@@ -26,19 +26,19 @@ PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
 
 
 class _CategoryMonitor(Monitor):
-    """How accuracy over old and new classes is told."""
+    """Base of monitors that report accuracy over old and new classes."""
 
     #: Where the groups are from, behind the title of the table.
     groups_from = ""
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Accuracies that are known, and the clusters in use."""
+        """Return the known accuracies and the number of clusters in use for the progress line."""
         names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
         parts = [f"{name} {percent(metrics[f'{name}_accuracy'])}" for name in names]
         return [*parts, f"clusters {int(metrics['used_clusters'])}"] if "used_clusters" in metrics else parts
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """The same for the unlabeled training images whose truth is known."""
+        """Return the accuracies on the unlabeled training images whose class is known."""
         if "all_accuracy" not in metrics:
             return None
         accuracies = [percent(metrics[f"{name}_accuracy"]) for name in ("all", "old", "new")]
@@ -50,10 +50,10 @@ class _CategoryMonitor(Monitor):
 
 
 class ClusteringMonitor(_CategoryMonitor):
-    """Accuracy All/Old/New of semi-supervised k-means on the embeddings, for methods without a classifier (GCD).
+    """Monitor of the All/Old/New accuracy of semi-supervised k-means on the embeddings (GCD).
 
-    The groups are those of ``cluster ss-kmeans`` on a store of the same images, with the same seed and its defaults;
-    without labels, those of ``cluster k-means``.
+    For methods without a classifier. The groups are those of ``cluster ss-kmeans`` on a store of the same images, with
+    the same seed and its defaults; without labels, those of ``cluster k-means``.
 
     Args:
         rows: (m,) int64, rows of the data set that can be read.
@@ -118,7 +118,7 @@ class ClusteringMonitor(_CategoryMonitor):
 def accuracy_metrics(
     truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Accuracy v2 and kinds of error over the rows whose truth is known; empty if there are none."""
+    """Compute clustering accuracy (v2) and error rates over rows whose class is known; empty without any."""
     known = truth >= 0
     if not known.any():
         return {}
@@ -135,7 +135,7 @@ def accuracy_metrics(
 
 
 class DiscoveryMonitor(_CategoryMonitor):
-    """Accuracy All/Old/New on the unlabeled training images, and signs of collapse.
+    """Monitor of the All/Old/New accuracy on unlabeled training images that stops collapsed runs.
 
     Args:
         rows: (m,) int64, unlabeled rows of the data set that can be read.
@@ -237,10 +237,10 @@ class DiscoveryMonitor(_CategoryMonitor):
             )
 
     def extra_state(self) -> dict[str, Any]:
-        """How long the collapse has lasted."""
+        """Return for how many evaluations, and since which step, predictions have been collapsed."""
         return {"collapsed_for": self._collapsed_for, "collapsed_since": self._collapsed_since}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._collapsed_for = int(state.get("collapsed_for", 0))
         self._collapsed_since = int(state.get("collapsed_since", 0))

@@ -24,19 +24,19 @@ MAX_TABLE = 50_000_000
 
 
 class ProbeOptions(Protocol):
-    """Options of a method that say how its features are evaluated."""
+    """Options of the kNN evaluation of features."""
 
     @property
     def knn_neighbors(self) -> int:
-        """Neighbors that vote."""
+        """Return the number of neighbors that vote."""
 
     @property
     def knn_temperature(self) -> float:
-        """Temperature of a vote."""
+        """Return the temperature of the kNN vote."""
 
 
 class RepresentationMonitor(Monitor):
-    """Scores against the truth, which is used here and nowhere else.
+    """Monitor of the kNN accuracy of features and of the method's clusterings against true classes.
 
     Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
     training images whose class is known.
@@ -66,8 +66,8 @@ class RepresentationMonitor(Monitor):
         self._k, self._temperature = k, temperature
 
     @classmethod
-    def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
-        """Create the monitor that a method's options request.
+    def from_inputs(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
+        """Create the monitor from the inputs of a run and the options of a method.
 
         Args:
             inputs: rows, truth and held-out images.
@@ -92,8 +92,8 @@ class RepresentationMonitor(Monitor):
         queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
         if not len(queries):
             return metrics
-        gallery = state.embed(method.headline().embed, self._known, FullPass(by_network=True)).numpy()
-        asked = state.embed(method.headline().embed, queries, FullPass(bank=bank)).numpy()
+        gallery = state.embed(method.main_network().embed, self._known, FullPass(by_network=True)).numpy()
+        asked = state.embed(method.main_network().embed, queries, FullPass(bank=bank)).numpy()
         if not state.is_main:
             return metrics
         known, wanted = self._truth[self._known], self._held_out.labels[queries]
@@ -103,22 +103,22 @@ class RepresentationMonitor(Monitor):
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Accuracy on held-out images, and NMI of the groups."""
+        """Return the kNN accuracy and the NMI of the groups for the progress line."""
         accuracy = [f"kNN {percent(metrics['knn_accuracy'])}"] if "knn_accuracy" in metrics else []
         return accuracy + describe_groups(metrics)
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """The same."""
+        """Return the table of kNN accuracy and clustering scores."""
         return representation_table(metrics)
 
 
 def describe_groups(metrics: Mapping[str, float]) -> list[str]:
-    """Return NMI, if groups were scored."""
+    """Return the NMI for the progress line, if groups were scored."""
     return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
 
 
 def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
-    """Features evaluated by held-out images, groups by the truth of training images; mean over the groupings."""
+    """Return a table of held-out kNN accuracy and mean clustering scores of training images, or ``None`` without."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
@@ -133,7 +133,7 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
 
 
 def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Score the groups that a method made against the truth: each, and the means over all of them.
+    """Score each clustering of a method against the true classes, and average the scores.
 
     Args:
         method: its ``groupings``.

@@ -20,7 +20,7 @@ _POINT = 0.01
 
 
 class RetrievalMonitor(Monitor):
-    """Recall@K and MAP@R of held-out images, each against all others; the truth is used here and nowhere else.
+    """Monitor of Recall@K and MAP@R of held-out images, each searched among all others.
 
     Args:
         rows: (m,) int64, rows of the training set that can be read.
@@ -58,7 +58,7 @@ class RetrievalMonitor(Monitor):
         return metrics
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score the pooled features of the backbone, without the embedding, which starts from random numbers."""
+        """Score the pooled features of the backbone, since the embedding layer starts from random weights."""
         return self._search(getattr(method.network, "features", method.network.embed), state)[0]
 
     def _search(
@@ -80,12 +80,12 @@ class RetrievalMonitor(Monitor):
         return found | {"map_at_r": map_at_r(embeddings, classes)}, embeddings
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Recall@1, and NMI of the groups."""
+        """Return Recall@1 and the NMI of the groups for the progress line."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + describe_groups(metrics)
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Warn where search got worse by more than a point."""
+        """Return a warning if training lowered a retrieval score by more than a point."""
         names = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
         worse = [name for name in names if name in after and after[name] < before.get(name, 0) - _POINT]
         if not worse:
@@ -97,7 +97,7 @@ class RetrievalMonitor(Monitor):
         )
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """Each held-out image a query among all others; without any, the groups."""
+        """Return the retrieval scores of held-out images, or the clustering scores if there are none."""
         if "map_at_r" not in metrics:
             return representation_table(metrics)
         recall = [name for name in metrics if name.startswith("recall_at_")]
@@ -108,16 +108,16 @@ class RetrievalMonitor(Monitor):
         )
 
     def extra_state(self) -> dict[str, Any]:
-        """How long embeddings have been alike."""
+        """Return for how many evaluations in a row all embeddings have been alike."""
         return {"alike_for": self._alike_for}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``extra_state`` returned."""
+        """Restore the state returned by ``extra_state``."""
         self._alike_for = int(state.get("alike_for", 0))
 
 
 def similarity_spread(embeddings: NDArray[np.float32]) -> float:
-    """Return the standard deviation of the cosines of different rows; of at most 1,000 rows, evenly chosen."""
+    """Return the standard deviation of cosines between at most 1,000 different embeddings, evenly chosen."""
     step = -(-len(embeddings) // 1000)
     unit = embeddings[::step].astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)

@@ -67,7 +67,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     found = probe(labelkit, run, *PLAIN, "--at", "features")
 
     trained = load_run(run, "last")
-    network = trained.method.headline().eval()
+    network = trained.method.main_network().eval()
     options = trained.config.model_copy(update={"eval_split": "auto"})
     prepared = prepare_data(options)
     judged = eval_images(options, prepared)

@@ -40,7 +40,7 @@ def test_filter_answers_as_in_the_specification() -> None:
         scores[0, :, :, 0].flatten(0, 1), torch.tensor([[1.5, 0], [0, 0.1], [1, 1.5], [-0.7, 0]]).double(), atol=1e-7
     )
     expected = [[0.121584, 0.044125], [0.098429, 0.032548], [0.092224, 0.029445], [0.089220, 0.027943]]
-    assert torch.allclose(made.answer(scores, values)[0].flatten(0, 1), torch.tensor(expected).double(), atol=1e-6)
+    assert torch.allclose(made.mix_values(scores, values)[0].flatten(0, 1), torch.tensor(expected).double(), atol=1e-6)
 
 
 def test_filter_takes_a_class_token_for_a_constant_region() -> None:
@@ -48,7 +48,7 @@ def test_filter_takes_a_class_token_for_a_constant_region() -> None:
     token = torch.tensor([[1.0, 2]], dtype=torch.float64)
     scores = made.token_scores(token, keys)
     assert scores.flatten().tolist() == pytest.approx([2.3, 0.7])
-    assert made.answer(scores, values).flatten().tolist() == pytest.approx([0.122764, 0.044715], abs=1e-6)
+    assert made.mix_values(scores, values).flatten().tolist() == pytest.approx([0.122764, 0.044715], abs=1e-6)
     inside = made.scores(token.expand(1, 3, 3, 2).contiguous(), keys)[0, 1, 1, 0]
     assert inside.tolist() == pytest.approx([2.3, 0.7])
 

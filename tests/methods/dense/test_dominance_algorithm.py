@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.dense.ranking_loss import Blocks, cut, merged, thresholds_up_to_rank
+from labelkit.methods.dense.ranking_loss import Blocks, merge_order, split_blocks, thresholds_up_to_rank
 
 
 def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
@@ -15,8 +15,8 @@ def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
     payload = torch.tensor([[[1.0, 10.0, 100.0, 1000.0]]])
     thresholds = torch.tensor([[0, 1, 1, 4]])
 
-    below, below_threshold = merged(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=True)
-    later, later_threshold = merged(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=False)
+    below, below_threshold = merge_order(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=True)
+    later, later_threshold = merge_order(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=False)
 
     assert below.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
     assert below_threshold.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
@@ -40,7 +40,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
 
-    below, below_threshold = merged(blocks, ranks, thresholds).sums(payload, earlier=earlier)
+    below, below_threshold = merge_order(blocks, ranks, thresholds).sums(payload, earlier=earlier)
 
     block = torch.arange(n) // size
     stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
@@ -59,7 +59,7 @@ def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() ->
     # how many thresholds are not larger, counted
     turned = (thresholds[:, None, :] <= torch.arange(n)[:, None]).sum(2)
 
-    order = merged(blocks, ranks, thresholds)
+    order = merge_order(blocks, ranks, thresholds)
     block = torch.arange(n) // 5
     for one, own, earlier in ((order, thresholds, True), (order.inverse(), turned, False), (order, thresholds, False)):
         found = one.sums(payload, earlier=earlier)
@@ -71,7 +71,7 @@ def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() ->
 
 @pytest.mark.parametrize("n", [1, 2, 24, 25, 48, 49, 777, 2401])
 def test_blocks_are_short_and_hold_all(n: int) -> None:
-    blocks = cut(n)
+    blocks = split_blocks(n)
 
     assert n <= blocks.length < n + 2**blocks.levels
     assert blocks.size <= 24

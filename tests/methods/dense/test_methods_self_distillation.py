@@ -297,7 +297,7 @@ def test_a_full_checkpoint_gives_both_networks_heads_and_centers(tmp_path: Path,
         assert torch.equal(of.center("patch").value, loss["center2"][0, 0])
         assert torch.equal(of.network.mask_token, file["student"]["module.backbone.masked_embed"])
     assert of._notes == []
-    assert of.headline() is of.target
+    assert of.main_network() is of.target
 
 
 def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_an_average_that_never_runs_is_judged_with_the_students_statistics(
 ) -> None:
     method = make(name, **{**STEPS, **options})
     method.trainer.fit()
-    judged = method.method.judged()
+    judged = method.method.evaluated_networks()
     student, teacher = statistics(judged["student"]), statistics(judged["teacher"])
     assert student
     for key, value in student.items():

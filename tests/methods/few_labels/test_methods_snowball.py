@@ -80,7 +80,7 @@ def test_noise_comes_after_whitening(few: PreparedData) -> None:
 
 
 def networks(setup: Any) -> dict[str, Any]:
-    return {name: network.backbone.whitening for name, network in setup.method.judged().items()}
+    return {name: network.backbone.whitening for name, network in setup.method.evaluated_networks().items()}
 
 
 @pytest.mark.slow

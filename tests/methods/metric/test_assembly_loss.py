@@ -11,8 +11,8 @@ from labelkit.methods.metric.assembly import (
     assembly_coherence,
     assembly_correlation,
     assembly_entropy,
-    normalize_doubly,
     normalized_terms,
+    sinkhorn_normalize,
 )
 from torch import Tensor
 
@@ -140,7 +140,7 @@ def test_moving_nothing_is_the_only_permutation_without_loss() -> None:
 
 def test_moving_nothing_is_the_least_of_all_terms() -> None:
     torch.manual_seed(1)
-    logits = normalize_doubly(torch.randn(100, 9, 9, dtype=torch.float64), 50)
+    logits = sinkhorn_normalize(torch.randn(100, 9, 9, dtype=torch.float64), 50)
     maps = FLAT.expand(100, -1, -1, -1)
     entropy, correlation = normalized_terms(logits.exp(), logits)
     total = 0.01 * (entropy + correlation + assembly_coherence(logits.exp(), maps))

@@ -7,7 +7,7 @@ import torch
 from labelkit.methods.metric.assembly import (
     SpatialAssembly,
     assemble,
-    normalize_doubly,
+    sinkhorn_normalize,
 )
 from torch import nn
 
@@ -44,12 +44,12 @@ def test_at_first_the_share_asked_for_stays_whatever_the_image() -> None:
 def test_worked_example_of_the_normalization() -> None:
     """SAN §8.6."""
     logits = torch.tensor([[0, 1, 2], [1, 0, 0], [2, 1, 0]], dtype=torch.float64)
-    once = normalize_doubly(logits, 1).exp()
+    once = sinkhorn_normalize(logits, 1).exp()
     expected = [[0.067622, 0.348915, 0.687792], [0.432719, 0.302170, 0.219126], [0.499660, 0.348915, 0.093082]]
     assert torch.allclose(once, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
     assert once.sum(1).tolist() == pytest.approx([1.104328, 0.954015, 0.941657], abs=1e-6)
     assert once.sum(0).tolist() == pytest.approx([1, 1, 1], abs=1e-12)
-    many = normalize_doubly(logits, 20).exp()
+    many = sinkhorn_normalize(logits, 20).exp()
     expected = [[0.055429, 0.302456, 0.642114], [0.431922, 0.318964, 0.249113], [0.512649, 0.378579, 0.108772]]
     assert torch.allclose(many, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
 
