@@ -44,7 +44,7 @@ _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
 _LOOKED_AT = 64
 # Standard deviations of a sum of rounding errors that a bound allows for.
-_DEVIATIONS = 8.0
+_DEVIATIONS = 3.0
 # Of the largest that a score could be: closer ones are equal.
 _TIE = 1e-13
 
@@ -271,6 +271,7 @@ class _Gain:
         self._points = points.astype(np.float64)
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
+        self._added = float((nearest + self._squares) @ amounts)
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
         """Compute the exact gain of each row, (n,) float64."""
@@ -283,13 +284,16 @@ class _Gain:
         gains += (self._nearest - self._squares).astype(np.float32)
         gains -= _squares(rows).astype(np.float32)[:, None]
         np.maximum(gains, 0, out=gains)
-        return np.asarray(gains @ self._amounts.astype(np.float32), dtype=np.float64)
+        found: NDArray[np.float64] = gains.astype(np.float64) @ self._amounts
+        return found
 
     def rounding_error(self, rows: Rows) -> NDArray[np.float64]:
         """Bound the error of ``approximate`` (n,), whose d rounding errors add up like random steps."""
-        unit = _DEVIATIONS * float(np.sqrt(rows.shape[1] + 2) * np.finfo(np.float32).eps)
-        found: NDArray[np.float64] = unit * np.sqrt(_squares(rows)) * float(np.sqrt(self._squares) @ self._amounts)
-        return found
+        eps, squares = float(np.finfo(np.float32).eps), _squares(rows)
+        unit = _DEVIATIONS * eps * float(np.sqrt(rows.shape[1]))
+        products: NDArray[np.float64] = unit * np.sqrt(squares) * float(np.sqrt(self._squares) @ self._amounts)
+        # what is added to the products is rounded too: all there is of a row of zeros
+        return products + 2 * eps * (self._added + squares * float(self._amounts.sum()))
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
         """Compute an upper bound on each gain (n,), since no distance exceeds that to the nearest chosen row."""
@@ -333,7 +337,8 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
         bounds[stale] = np.minimum(bounds[stale], gain.approximate(rows[stale]) + slack[stale])
         fresh[stale] = True
     likely = int(bounds.argmax())
-    first = np.flatnonzero(bounds >= gain.exact(rows[likely : likely + 1]) - tie)
+    least = min(float(gain.exact(rows[likely : likely + 1])[0]), bounds[likely])
+    first = np.flatnonzero(bounds >= least - tie)
     found = gain.exact(rows[first])
     place = _first_of_best(found, tie)
     return int(first[place]), float(found[place])
