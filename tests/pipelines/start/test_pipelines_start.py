@@ -543,6 +543,7 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     assert "1 of 5 images are not in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_label_waits_although_another_photo_with_its_name_gets_one(
     photos: Path, tmp_path: Path, begin: Begin
 ) -> None:
@@ -565,6 +566,7 @@ def test_a_label_waits_although_another_photo_with_its_name_gets_one(
     assert (given["001.png"], given["029.png"]) == ("green", "blue")
 
 
+@pytest.mark.slow
 def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(
     photos: Path, tmp_path: Path, begin: Begin
 ) -> None:
@@ -581,6 +583,7 @@ def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(
     assert labels_in(folder / "away.csv") == {"001.png": "green"}
 
 
+@pytest.mark.slow
 def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path, begin: Begin) -> None:
     begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
@@ -897,6 +900,7 @@ def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path, begin: Begin
     assert run(photos, num_classes=3)["counts"]["given"] == 0  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_two_labels_of_the_same_bytes_do_not_follow_them(photos: Path, tmp_path: Path) -> None:
     shutil.copy(photos / "000.png", photos / "copy.png")
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])

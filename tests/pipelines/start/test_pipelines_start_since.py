@@ -151,6 +151,7 @@ def test_another_name_of_a_photo_is_no_change_and_labels_that_are_taken_back_lea
     assert not (folder / "changed.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_call_without_answers_in_between_is_passed_over(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos-labeled"
     run(photos, labels=write(tmp_path / "known.csv", range(6)))
@@ -164,6 +165,7 @@ def test_a_call_without_answers_in_between_is_passed_over(photos: Path, tmp_path
     assert told["since"]["labeled"] == 0
 
 
+@pytest.mark.slow
 def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
