@@ -43,8 +43,7 @@ from labelkit.algorithms.hierarchy import MOST_DIRECTIONS, build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
-#: How often fewer labels than this are divided into such folds: what is found differs from one division to the next.
-_FEW_LABELS: Final = 100
+#: How often labels are divided into such folds: what is found differs from one division to the next.
 _REPEATS: Final = 2
 #: What a group gets right of the rows of new classes in it; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
@@ -140,8 +139,7 @@ def estimate_unlabeled_groups(
     units = _units(places)
     right, missed = np.zeros(len(known)), np.zeros((len(numbers), len(known)))
     found, ranks = np.zeros(len(numbers)), np.zeros(len(known))
-    repeats = _REPEATS if tested.sum() < _FEW_LABELS else 1
-    for fold in (_folds(own, generator) for _ in range(repeats)):
+    for fold in (_folds(own, generator) for _ in range(_REPEATS)):
         used = np.unique(fold[tested])
         for mine in (fold == number for number in used):
             kept, hidden = labels_of.copy(), known[mine]
@@ -159,9 +157,9 @@ def estimate_unlabeled_groups(
     sizes = np.bincount(judge.shares(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
     weights /= weights.sum()
-    nearer = float((ranks[tested] @ weights / repeats - 0.5) / np.sqrt(np.square(weights).sum() / 12))
-    accuracy = float(right[tested] @ weights / repeats)
-    return _weighed(numbers, accuracy, missed[:, tested] / repeats, found / repeats, weights, nearer)
+    nearer = float((ranks[tested] @ weights / _REPEATS - 0.5) / np.sqrt(np.square(weights).sum() / 12))
+    accuracy = float(right[tested] @ weights / _REPEATS)
+    return _weighed(numbers, accuracy, missed[:, tested] / _REPEATS, found / _REPEATS, weights, nearer)
 
 
 def _units(rows: NDArray[np.float32]) -> NDArray[np.float32]:
