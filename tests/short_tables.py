@@ -54,7 +54,7 @@ def run_row(table: PublishedTable, row: Row, folder: Path) -> dict[str, float]:
         command = short_command(table, words, named, root, here) if words else []
         make_files(command, root)
         outputs.append(_printed(command) if words else {})
-    return table.of(outputs)
+    return table.extract_values(outputs)
 
 
 def _printed(command: list[str]) -> dict[str, Any]:

@@ -288,7 +288,7 @@ class _Gain:
         return found
 
     def rounding_error(self, rows: Rows) -> NDArray[np.float64]:
-        """Bound the error of ``approximate`` (n,), whose d rounding errors add up like random steps."""
+        """Return an error bound (n,) for ``approximate``, whose d rounding errors add up like a random walk."""
         eps, squares = float(np.finfo(np.float32).eps), _squares(rows)
         unit = _DEVIATIONS * eps * float(np.sqrt(rows.shape[1]))
         products: NDArray[np.float64] = unit * np.sqrt(squares) * float(np.sqrt(self._squares) @ self._amounts)

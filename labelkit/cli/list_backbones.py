@@ -43,7 +43,7 @@ def used_backbones() -> list[str]:
 
 
 def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
-    """Count the parameters and multiply-adds of a backbone for one color image of the default embedding size.
+    """Count the parameters and multiply-adds of a backbone for one color image at its default input size.
 
     Returns:
         How images are prepared, as `labelkit embed` does, and the counts at this size.

@@ -215,7 +215,8 @@ class ImageBank:
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                 raise ConfigError(
                     "--image-size",
-                    f"a view of {spec.size} pixels would skip pixels of the cached images ({side} pixels)",
+                    f"views of {spec.size} pixels are too small for cached images of {side} pixels, of which they "
+                    "would skip some",
                     "Use larger views, or views of smaller parts of an image (--local-size, --local-scale).",
                 )
 

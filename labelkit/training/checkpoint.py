@@ -108,7 +108,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
     ) -> Path:
-        """Commit a checkpoint, update ``last.json`` and perhaps ``best.json``, and delete old checkpoints.
+        """Write a checkpoint, update ``last.json`` (and ``best.json`` if it is the best), and delete old checkpoints.
 
         One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
 

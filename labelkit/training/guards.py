@@ -341,7 +341,7 @@ def first_rank(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) 
 
 
 def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> NetworkMeasurements:
-    """Measure features and predictions of a few images, and the method's class vectors and groups.
+    """Compute a network's features and predictions for a few images, with the method's class vectors and groups.
 
     Args:
         method: in evaluation mode.

@@ -61,7 +61,7 @@ def test_a_value_of_an_option_that_is_a_constant_now_is_said(trained: Path, tmp_
 
     answer = labelkit("embed", "--dataset", "digits", "--checkpoint", run, "--dry-run", "--out", tmp_path / "s.h5")
 
-    assert "was trained with fixmatch_threshold 0.9 (now always 0.95); its weights are used unchanged" in answer.err
+    assert "was trained with fixmatch_threshold 0.9 (now always 0.95), which this version does not" in answer.err
 
 
 def test_an_option_that_old_runs_lack_says_what_they_did() -> None:

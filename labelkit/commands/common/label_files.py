@@ -127,7 +127,7 @@ def read_matched_labels(option: Path, images: LabeledImages, label_column: str |
         return _of_other_store(beside, option.stem, images)
     if option.suffix == ".h5":
         remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
-        raise DatasetError(str(option), "is not a result next to its store", remedy)
+        raise DatasetError(str(option), "is not a result in the folder of results of its store", remedy)
     texts = read_csv_labels(option, images, label_column)
     return MatchedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
 

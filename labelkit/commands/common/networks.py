@@ -335,7 +335,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file, which does not say which network it belongs to",
+            "is a bare weights file, which does not record its network",
             "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
@@ -365,7 +365,8 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     ]
     if gone:
         current_progress().warning(
-            f"{run / CONFIG}: was trained with {', '.join(gone)}; its weights are used unchanged"
+            f"{run / CONFIG}: was trained with {', '.join(gone)}, which this version does not support; its weights are "
+            "used unchanged"
         )
     # all weights come from the checkpoint, so nothing is fetched to build the network
     try:

@@ -77,7 +77,7 @@ class GroupedRows:
 
 
 def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
-    """Group the images of a store by a hierarchy, as ``labelkit discover categories --num-classes`` does.
+    """Cluster the images of a store hierarchically, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
         The file of the result, named by ``config.grouping``.

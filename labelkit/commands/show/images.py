@@ -180,7 +180,7 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
         try:
             dataset.source.read(row).decode(image_channels(run.method))
         except BadImage as error:
-            current_progress().warning(f"{dataset.sample_ids[row]}: {error.reason}; using another one")
+            current_progress().warning(f"{dataset.sample_ids[row]}: {error.reason}; using another image")
             continue
         rows.append(row)
     if len(rows) < wanted:

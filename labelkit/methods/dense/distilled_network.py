@@ -192,7 +192,9 @@ def _take_layer(own: DirectionLayer, given: LastLayer, where: str) -> None:
     if own.directions.shape != given.directions.shape:
         shapes = f"{list(given.directions.shape)}, here {list(own.directions.shape)}"
         raise ConfigError(
-            "--num-outputs", f"the last layer of {where} is {shapes}", "Pass its sizes, or --projector-init scratch."
+            "--num-outputs",
+            f"does not match the last layer of {where}, which has shape {shapes}",
+            "Pass these sizes, or --projector-init scratch.",
         )
     own.directions.copy_(given.directions)
     if own.lengths is not None:

@@ -69,7 +69,7 @@ class TokenNetwork(BackboneNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the identity of the embedding, which is the class token."""
+        """Return what identifies the embedding in a store: the class token."""
         return {**super().identity, "pooling": "token"}
 
     def tokens(self, images: Tensor) -> Tokens:

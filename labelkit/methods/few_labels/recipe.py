@@ -339,7 +339,7 @@ def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class AveragedStudent(Method[FewLabelConfigT]):
-    """Base of few-label methods: a trained network and its EMA, which is evaluated and embeds.
+    """Base class of few-label methods that train a network, and evaluate and embed with its EMA.
 
     Attributes:
         network: the one that is trained.

@@ -167,7 +167,7 @@ def available_tables() -> dict[str, Path]:
 
 
 def left_out() -> list[dict[str, str]]:
-    """Return the published tables that labelkit does not include, each with its source, place and reason."""
+    """Return the published tables that labelkit omits, each with its paper, its number there, and the reason."""
     presets = shipped_presets()
     return (
         [] if presets is None else list(yaml.safe_load(read_bytes(presets / FOLDER / f"{LEFT_OUT}.yaml", _MAX_BYTES)))

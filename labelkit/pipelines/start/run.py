@@ -132,7 +132,7 @@ def _held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
         if not is_there:
-            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Run again.")
+            raise BusyError(str(folder), "another `labelkit start` has just finished there", "Run the command again.")
         try:
             yield
         finally:

@@ -102,7 +102,7 @@ def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: E
 
 
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="is not a result next to its store"):
+    with pytest.raises(DatasetError, match="is not a result in the folder of results of its store"):
         used(plain, plain.path)
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):

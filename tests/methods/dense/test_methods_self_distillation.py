@@ -303,7 +303,10 @@ def test_a_full_checkpoint_gives_both_networks_heads_and_centers(tmp_path: Path,
 def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "full.safetensors"
     file = released(path, method("dino"), patches=False)
-    with pytest.raises(ConfigError, match=r"--num-outputs: the last layer of .* is \[12, 8\], here \[13, 8\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--num-outputs: does not match the last layer of .*, which has shape \[12, 8\], here \[13, 8\]",
+    ):
         method("dino", weights=path, num_outputs=13)
     with pytest.raises(ConfigError, match="--projector-dims"):
         method("dino", weights=path, projector_dims=(17, 8))
