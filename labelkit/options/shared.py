@@ -51,8 +51,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = Field(
         None,
-        description="CSV with a path and a label column, or a result from `labelkit label`, given by its name or, "
-        "from another store, as OTHER.h5.results/NAME.h5. Default: the labels in the store.",
+        description="CSV with a path and a label column, or a result from `labelkit label`: its name, or "
+        "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -62,7 +62,7 @@ class AddedLabelsOption(LabelsOption):
 
     own_labels: bool = Field(
         True,
-        description="Also use the store's own labels; those of --labels take precedence.",
+        description="Also use the store's own labels; labels from --labels take precedence.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -214,7 +214,7 @@ class CheckpointOptions(StageConfig):
     )
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
+        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
         json_schema_extra=option("Model"),
     )
 
@@ -226,7 +226,7 @@ class HeldOutOptions(StageConfig):
 
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
+        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
         json_schema_extra={"panel": "Store", "preset": False},
     )
     split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")

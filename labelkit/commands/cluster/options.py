@@ -25,7 +25,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """Options shared by all clustering commands."""
 
     num_clusters: int = Field(..., ge=1, description="Number of clusters.")
-    num_inits: int = Field(10, ge=1, description="Number of random starts; the one with the lowest inertia is kept.")
+    num_inits: int = Field(10, ge=1, description="Number of random starts; the start with the lowest inertia is kept.")
     max_iterations: int = Field(300, ge=1, description="Maximum iterations per start.")
     tolerance: float = Field(
         1e-6, ge=0, description="Stop when an iteration lowers the inertia by less than this fraction."
@@ -143,9 +143,9 @@ class DiffConfig(OverwriteOption):
         0.5,
         ge=0.5,
         lt=1,
-        description="A group counts as mostly inside another group if more than this fraction of its images (counting "
-        "only images in both stores) is in that group. Two groups mostly inside each other count as the same, unless "
-        "they split or merge.",
+        description="A group counts as mostly inside another group if that group holds more than this fraction of its "
+        "images. Only images in both stores count. Two groups mostly inside each other are the same, unless they "
+        "split or merge.",
         json_schema_extra=_RULE,
     )
     part_share: float = Field(

@@ -79,7 +79,8 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     tune: bool = Field(
         False,
-        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise it is frozen.",
+        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise the backbone "
+        "is frozen.",
     )
     samples: int = Field(
         20_000,
@@ -155,7 +156,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
     )
     num_inits: int = Field(
-        5, ge=1, description="Number of random starts per run; the one with the lowest inertia is kept."
+        5, ge=1, description="Number of random starts per run; the start with the lowest inertia is kept."
     )
     max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
@@ -235,7 +236,7 @@ class EvaluateDetectionConfig(
         "stages of both, for an IoU of .5, .6, .7.",
     )
     tune: bool = Field(
-        True, description="Fine-tune the backbone with the detector (published); otherwise it is frozen."
+        True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
     )
     epochs: int = Field(12, ge=1, description="Training epochs (published).")
     steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")

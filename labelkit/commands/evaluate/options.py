@@ -313,8 +313,8 @@ class EvaluatePresenceConfig(
     eval_split: str = Field("test", description="Split to evaluate on.", json_schema_extra=_DATA)
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
-        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: "
-        "the two wide layers of an AlexNet, reinitialized, and one on top (published as fc6-8).",
+        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
+        "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
     )
     crops: Literal["random-ten", "ten", "center"] = Field(
         "random-ten",

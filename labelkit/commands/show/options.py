@@ -53,7 +53,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     )
     dataset: str | None = Field(
         None,
-        description="Data set to take images from; default: the run's.",
+        description="Data set to take images from; default: the run's data set.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path | None = Field(
@@ -61,7 +61,9 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         description="Folder with the named data sets; default: the folder used in the run.",
         json_schema_extra=_IMAGES,
     )
-    split: str | None = Field(None, description="Split to use, or all; default: the run's.", json_schema_extra=_IMAGES)
+    split: str | None = Field(
+        None, description="Split to use, or all; default: the run's split.", json_schema_extra=_IMAGES
+    )
     seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
@@ -86,7 +88,8 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     block: tuple[int, ...] | None = Field(
         None,
-        description="Blocks to show, 0-based, comma-separated; default: those whose keys move, and the last.",
+        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys move, and the last "
+        "block.",
         json_schema_extra=_MODEL,
     )
     heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)

@@ -51,8 +51,8 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
     projector_init: Literal["scratch", "checkpoint"] = Field(
         "checkpoint",
-        description="Initialization of the projector. scratch: random; checkpoint: from the head in the file or run "
-        "of --weights or --init-from, if it has a head (DINO's full checkpoint, iBOT, Mugs, Leopart, a cotap run).",
+        description="Initialization of the projector. scratch: random; checkpoint: from the head in --weights or "
+        "--init-from, if there is a head (in DINO's full checkpoint, iBOT, Mugs, Leopart, cotap runs).",
         json_schema_extra=_MODEL,
     )
     branch: Literal["online", "target"] = Field(

@@ -58,7 +58,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     num_classes: int | None = Field(
         None,
         ge=2,
-        description="Total number of old and new classes; default: from the data. If unknown, `labelkit "
+        description="Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
         "discover categories` estimates it.",
         json_schema_extra=_MODEL,
     )
@@ -123,8 +123,8 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
 
     view_gap: bool = Field(
         False,
-        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled images, "
-        "and log both accuracies and the distance between the features of the two views. Takes two more passes over "
+        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled images. "
+        "Logs both accuracies and the distance between the features of the two views. Takes two more passes over "
         "these images.",
         json_schema_extra={**_MONITOR, "before": False},
     )

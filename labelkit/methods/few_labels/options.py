@@ -374,7 +374,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         ge=0,
         le=1,
         description="Minimum fraction of the averaged network's predictions that must change between discoveries; "
-        "growth ends if fewer change. 0: do not end it for this reason.",
+        "growth ends if fewer change. 0: never end growth for this reason.",
         json_schema_extra=_STOP,
     )
 

@@ -237,7 +237,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     term_gradients: Literal["predictor", "network"] = Field(
         "predictor",
         description="What the entropy, correlation and coherence losses train: only the predictor of the weights (as "
-        "described in the chapter), or also the network before it.",
+        "described in the chapter), or also the network before the predictor.",
         json_schema_extra={**_ASSEMBLY, "before": "network"},
     )
 

@@ -103,10 +103,10 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
         "uniform",
-        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same "
-        "angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with "
-        "--no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), "
-        "ordered by --class-vectors if set; words: the vectors of --class-vectors.",
+        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same angle "
+        "(ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with --no-reassign: "
+        "hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), ordered by "
+        "--class-vectors if set; words: the vectors from --class-vectors.",
         json_schema_extra=_PROTOTYPES,
     )
     class_vectors: Path | None = Field(
@@ -155,7 +155,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     reduction: Literal["sum", "half-mean"] = Field(
         "half-mean",
         description="Reduction of the inner-product loss over a batch. sum: as in the published code for balanced "
-        "data; half-mean: as in the paper. The best learning rate depends on it.",
+        "data; half-mean: as in the paper. The best learning rate depends on this choice.",
         json_schema_extra=_LOSS,
     )
 

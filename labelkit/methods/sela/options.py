@@ -39,7 +39,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     labels: Path | None = Field(
         None,
         description="Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
-        "or a result from `labelkit label`, given by its name or, from another store, as OTHER.h5.results/NAME.h5. "
+        "or a result from `labelkit label`: its name, or OTHER.h5.results/NAME.h5 if it belongs to another store. "
         "Default: the labels of the store or the images.",
         json_schema_extra=option("Labels", preset=False),
     )

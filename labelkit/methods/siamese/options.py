@@ -101,7 +101,7 @@ class SiameseConfig(RepresentationTrainConfig):
         0.5,
         ge=0,
         le=1,
-        description="Probability of a horizontal flip, in sets where it keeps the class.",
+        description="Probability of a horizontal flip, in data sets where a flip keeps the class.",
         json_schema_extra=_VIEWS,
     )
     jitter_prob: float = Field(

@@ -20,7 +20,7 @@ class ReproduceConfig(StageConfig):
 
     table: str | None = Field(
         None,
-        description="Name of a table (`labelkit list tables`), or a YAML file like those in presets/tables.",
+        description="Name of a table (`labelkit list tables`), or a YAML file like the files in presets/tables.",
         json_schema_extra={"positional": True},
     )
     all: bool = Field(False, description="Reproduce all tables.", json_schema_extra=_WHAT)
