@@ -35,7 +35,7 @@ def start(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say what to label next, make a page."""
+    """Turn a folder of photos and a few labels into a table of labels: embed the photos, estimate the number of classes, predict labels, suggest what to label next, and write a page."""
 
 def predict(
     *,
@@ -57,7 +57,7 @@ def predict(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Answer for new photos: class, group or unsure, with confidence, as `labelkit discover answer` did for those of the store."""
+    """Predict the class or group of new photos, or unsure, with a confidence, as `labelkit discover answer` did for the photos in the store."""
 
 @final
 class _Train:
@@ -150,7 +150,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Dense self-supervision: patches that group by object, from an order of similarities that is kept."""
+        """Dense self-supervision: make patches group by object, by preserving the order of their similarities."""
 
     @staticmethod
     def dino(
@@ -236,7 +236,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: crops of an image, named as the network's own average names them."""
+        """Representation without labels: predict from one crop what the network's own average outputs for another."""
 
     @staticmethod
     def dl2pa(
@@ -331,7 +331,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Classification: fixed prototypes on the sphere, assigned to classes anew during training."""
+        """Classification: fixed prototypes on the sphere, reassigned to classes during training."""
 
     @staticmethod
     def flipclass(
@@ -501,7 +501,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: pseudo-labels of sure images, learned on strongly changed ones (FixMatch as an option)."""
+        """Few labels: confident pseudo-labels, learned on strongly augmented images (FixMatch as an option)."""
 
     @staticmethod
     def gcd(
@@ -676,7 +676,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: DINO, and hidden patches that are named from what is around them."""
+        """Representation without labels: DINO, and predicting hidden patches from their surroundings."""
 
     @staticmethod
     def lmcs(
@@ -764,7 +764,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: a master composed of three versions of the student guides it, critical samples get labels."""
+        """Few labels: a master composed of three student versions guides the student; critical samples get labels."""
 
     @staticmethod
     def mean_teacher(
@@ -925,7 +925,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: guessed labels, blended with given ones."""
+        """Few labels: guessed labels, mixed with given labels (MixUp)."""
 
     @staticmethod
     def san(
@@ -1034,7 +1034,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Metric learning: features are re-assembled in space before the embedding; labels or clusters."""
+        """Metric learning, from labels or clusters: features are re-assembled in space before the embedding."""
 
     @staticmethod
     def sela(
@@ -1130,7 +1130,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: balanced self-labelling and training in turn."""
+        """Representation without labels: balanced self-labelling and training, in alternation."""
 
     @staticmethod
     def siamese(
@@ -1214,7 +1214,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: two views alike, by the loss of SimCLR, Barlow Twins, MoCo or SimSiam."""
+        """Representation without labels: make two views alike, with the SimCLR, Barlow Twins, MoCo or SimSiam loss."""
 
     @staticmethod
     def simgcd(
@@ -1411,7 +1411,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: labels that grow by discovery, with a student, a teacher and a master."""
+        """Few labels: discovery adds labels during training, with a student, a teacher and a master."""
 
     @staticmethod
     def softmax(
@@ -1499,7 +1499,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Classification baseline: a learned linear classifier, cross-entropy."""
+        """Classification baseline: a learned linear classifier with cross-entropy."""
 
     @staticmethod
     def supervised(
@@ -1579,7 +1579,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels, baseline: cross-entropy of the labeled images alone."""
+        """Few labels, baseline: cross-entropy on the labeled images only."""
 
     @staticmethod
     def tac_ccl(
@@ -1688,7 +1688,7 @@ def reproduce(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Run the rows of a published table with several seeds, and set what was measured beside what was published."""
+    """Reproduce the rows of a published table with several seeds, and show measured next to published values."""
 
 def embed(
     *,
@@ -1775,7 +1775,7 @@ def import_(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked."""
+    """Make a store from embeddings that another program wrote (.npy, .npz, CSV or HDF5), and check all values."""
 
 def export(
     *,
@@ -1789,7 +1789,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet; or the network that made the rows, as ONNX."""
+    """Write the embeddings, labels or a result of a store for other programs (.npy, .npz, CSV or Parquet), or the network that made the embeddings (ONNX)."""
 
 @final
 class _Cluster:
@@ -1814,7 +1814,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group rows by k-means; uses no labels. With --patches: the patches of the images."""
+        """Group images by k-means, without labels. With --patches, group the patches of the images."""
 
     @staticmethod
     def spherical_k_means(
@@ -1836,7 +1836,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group rows by the angle between them; uses no labels."""
+        """Group images by the angle between their embeddings, without labels."""
 
     @staticmethod
     def ss_kmeans(
@@ -1862,7 +1862,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group rows by k-means that keeps labeled rows of a class together."""
+        """Group images by k-means that keeps the labeled images of a class together."""
 
     @staticmethod
     def sinkhorn(
@@ -1886,7 +1886,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group rows into groups of equal or given sizes; uses no labels."""
+        """Group images into groups of equal or given sizes, without labels."""
 
 cluster: _Cluster
 
@@ -1931,7 +1931,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Assign every image to the class that the trained classifier names."""
+        """Assign every image to the class that the trained classifier predicts."""
 
     @staticmethod
     def answer(
@@ -1951,7 +1951,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Answer for every unlabeled image: a known class, a new group, or unsure, with a calibrated confidence."""
+        """Predict for every unlabeled image a known class, a new group, or unsure, with a calibrated confidence."""
 
     @staticmethod
     def snowball(
@@ -1978,7 +1978,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Grow a few labels: the images nearest to the mean of a class get its label."""
+        """Extend a few labels to more images: the images nearest to a class mean get the label of that class."""
 
     @staticmethod
     def lmcs(
@@ -2003,7 +2003,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Grow a few labels: of the images near the classes, the most ambiguous get a label."""
+        """Extend a few labels to more images: the most ambiguous of the images near the class means get a label."""
 
 discover: _Discover
 
@@ -2055,7 +2055,7 @@ def label(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels."""
+    """Add labels from a CSV to the known labels, as a result that other commands read with --labels."""
 
 @final
 class _Find:
@@ -2075,7 +2075,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List pairs of images that are the same file, the same picture (saved again, resized, cropped a little), or a burst of one scene."""
+        """List pairs of images that are the same file, the same picture (saved again, resized, or slightly cropped), or a burst of the same scene."""
 
     @staticmethod
     def odd(
@@ -2092,7 +2092,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List images that are unlike all others, blank, dark, bright, blurred, tiny, or of an odd shape, with reasons."""
+        """List images that are unlike all others, blank, dark, bright, blurred, tiny, or oddly shaped, with the reasons."""
 
     @staticmethod
     def mislabeled(
@@ -2111,7 +2111,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List labels that the images contradict: nearest labeled images, means of classes and a linear classifier all prefer another class."""
+        """List labels that the images contradict: the nearest labeled image, the class means and a linear classifier all prefer another class."""
 
     @staticmethod
     def novel(
@@ -2130,7 +2130,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List the images without a label that are likely of no class with labels: groups without a label take them, and no labeled image is near."""
+        """List the unlabeled images that likely belong to no labeled class: they fall into groups without labels, far from all labeled images."""
 
 find: _Find
 
@@ -2147,7 +2147,7 @@ def diff(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved."""
+    """Compare two groupings: which groups were kept, split, merged, changed, new or lost, and which images moved."""
 
 @final
 class _Evaluate:
@@ -2173,7 +2173,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score groups against the true classes: accuracy All / Old / New, NMI, ARI, kinds of error."""
+        """Score groups against the true classes: accuracy (All / Old / New), NMI, ARI, and kinds of errors."""
 
     @staticmethod
     def answer(
@@ -2217,7 +2217,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge features: classes of one split from the nearest rows of another, and from a linear classifier."""
+        """Score features by kNN classification, and with --linear by a linear classifier, from one split to another."""
 
     @staticmethod
     def linear(
@@ -2245,7 +2245,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5."""
+        """Score features by a linear classifier, trained on one split and scored on another: top 1 and 5."""
 
     @staticmethod
     def probes(
@@ -2273,7 +2273,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
+        """Score a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
 
     @staticmethod
     def presence(
@@ -2308,7 +2308,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge a frozen network by a classifier of several classes in an image: average precision (VOC)."""
+        """Score a frozen network by a classifier for images with several classes: average precision (VOC)."""
 
     @staticmethod
     def retrieval(
@@ -2336,7 +2336,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI."""
+        """Score how well an image retrieves other images of its class: Recall@K, MAP@R, R-precision, NMI."""
 
     @staticmethod
     def classification(
@@ -2361,7 +2361,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a classifier: top 1 and 5, classes with many, medium and few images, confusions."""
+        """Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions."""
 
     @staticmethod
     def segmentation(
@@ -2404,7 +2404,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right."""
+        """Score patch features by a head trained on them to predict the class of every pixel: mean IoU, pixel accuracy."""
 
     @staticmethod
     def detection(
@@ -2451,7 +2451,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge a backbone by training it as a detector (Faster, Mask, Cascade Mask R-CNN): AP of boxes, masks."""
+        """Score a backbone by training a detector on it (Faster, Mask, Cascade Mask R-CNN): AP for boxes and masks."""
 
     @staticmethod
     def patch_clusters(
@@ -2490,7 +2490,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge patch features without training: groups of k-means, matched with the classes of the pixels."""
+        """Score patch features without training: k-means clusters of patches, matched with the classes of the pixels."""
 
     @staticmethod
     def tracking(
@@ -2526,7 +2526,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge patch features by following objects through films from their masks in the first frame: J and F."""
+        """Score patch features by tracking objects through videos from their masks in the first frame: J and F."""
 
 evaluate: _Evaluate
 
@@ -2556,7 +2556,7 @@ def compare(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Train methods on the same images within the same time and judge their features alike: kNN, k-means, Recall@1."""
+    """Train methods on the same images in the same time, and score their features in the same way: kNN, k-means, Recall@1."""
 
 def retrieve(
     *,
@@ -2589,7 +2589,7 @@ def retrieve(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Find the images of a store that look most like a query: an image, a folder of them, or rows of a store."""
+    """Find the images of a store that look most like a query: an image, a folder of images, or rows of a store."""
 
 def prototypes(
     *,
@@ -2609,7 +2609,7 @@ def prototypes(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Spread one vector per class over the sphere, write them, and say how well they are spread."""
+    """Spread one vector per class over the sphere, write the vectors, and report how well they are spread."""
 
 def match(
     *,
@@ -2625,7 +2625,7 @@ def match(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Find pairs of images that show the same thing: affine SIFT keypoints, and a homography that explains them."""
+    """Find pairs of images that show the same object, by affine SIFT keypoints and a homography that aligns them."""
 
 def report(
     *,
@@ -2648,7 +2648,7 @@ def report(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write one HTML file about a store: groups, a map, neighbors, what `find` found, scores, curves."""
+    """Write one HTML file about a store: groups, a map, neighbors, findings of `find`, scores, curves."""
 
 @final
 class _Show:
@@ -2672,7 +2672,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw what the class tokens of teacher and student attend to, before and after the teacher's update."""
+        """Show what the class tokens of teacher and student attend to, before and after the teacher's update."""
 
     @staticmethod
     def assembly(
@@ -2692,7 +2692,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw where the spatial assembly of a network moves the features of a few images, and what stays."""
+        """Show where the spatial assembly of a network moves the features of a few images, and what stays in place."""
 
     @staticmethod
     def curves(
@@ -2705,7 +2705,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw what runs logged: losses, accuracies, diagnostics; several runs in the same axes."""
+        """Plot what runs logged (losses, accuracies, diagnostics), with several runs on the same axes."""
 
     @staticmethod
     def discovered(
@@ -2727,7 +2727,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw what was discovered: images of each class, best first, right and wrong if known; or a 2-D map of all."""
+        """Show which images were discovered for each class, best first, marked right or wrong if known; or a 2-D map of all images."""
 
     @staticmethod
     def patches(
@@ -2744,7 +2744,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw how similar the patches of a few images are to a chosen one, and their principal components as colors."""
+        """Show how similar the patches of a few images are to a chosen patch, and their principal components as colors."""
 
     @staticmethod
     def prototypes(
@@ -2764,7 +2764,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Draw where the object-aware filter of a cotap run finds each of its prototypes in a few images."""
+        """Show where the object-aware filter of a cotap run finds each of its prototypes in a few images."""
 
 show: _Show
 
@@ -2775,7 +2775,7 @@ def datasets(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Show the named data sets: what for, from where, and whether they are here and whole; exit 3 if --dataset is not."""
+    """Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
 
 def status(
     *,
@@ -2784,7 +2784,7 @@ def status(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Say how far a store that is embedded or a run that is trained is, and what of it is whole; changes nothing."""
+    """Report how far a store or a training run has progressed, and which of its parts are intact; changes nothing."""
 
 def verify(
     *,
@@ -2793,7 +2793,7 @@ def verify(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Compare every block of a store, result, patches, matches or run with its digest; exit 3 if anything is wrong."""
+    """Check every block of a store, result, patches, matches or run against its digest; exit 3 if any differs."""
 
 def pack(
     *,
@@ -2804,4 +2804,4 @@ def pack(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write one file with a store and all its results, for sending; every command reads it as it does a store."""
+    """Write one file with a store and all its results, to send to others; every command reads it like a store."""

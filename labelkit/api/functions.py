@@ -18,7 +18,7 @@ from labelkit.progress import SilentProgress, current_progress, use_progress
 
 SOURCES = {
     "preset": "Preset by name or YAML file, or none; default: for `train`, the one named like the data set, if any.",
-    "config": "YAML file with options; stronger than a preset, weaker than options given here.",
+    "config": "YAML file with options; overrides a preset, and options given here override it.",
 }
 """Arguments of every function beside its options."""
 

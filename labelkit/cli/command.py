@@ -36,7 +36,7 @@ from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_preset
 C = TypeVar("C", bound=StageConfig)
 
 _WIDEST_METAVAR = 20
-_LAST_PANELS = ("Output", "Gate", "Run")
+_LAST_PANELS = ("Output", "Limits", "Run")
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
@@ -275,7 +275,7 @@ def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
 
 _COMMON_PARAMETERS = [
     _common_option(
-        "config", "YAML file with options; stronger than a preset, weaker than options given here.", "FILE", str | None
+        "config", "YAML file with options; overrides a preset, and options given here override it.", "FILE", str | None
     ),
     _common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
     inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),

@@ -35,7 +35,7 @@ PARTS = (
 
 
 def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """Print the version of labelkit and of what it stands on; with -q the number alone.
+    """Print the versions of labelkit and of the packages it depends on; with -q, only labelkit's number.
 
     Example: labelkit version --json
     """

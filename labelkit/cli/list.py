@@ -32,7 +32,7 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
 
 def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """List the data sets that have a name; folders and CSV files are given by path.
+    """List the named data sets; your own folders and CSV files are given by path.
 
     Example: labelkit list datasets
     """
@@ -45,21 +45,21 @@ def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose:
 
 def list_backbones(
     pattern: Annotated[
-        str, typer.Option("--pattern", metavar="GLOB", help="Only names like this, e.g. vit_*dino*.")
+        str, typer.Option("--pattern", metavar="GLOB", help="Only names that match, such as vit_*dino*.")
     ] = "*",
     counts: Annotated[
         bool,
         typer.Option(
             "--counts",
             help="Count parameters and multiply-adds, and show how images are prepared. "
-            "Without --pattern: labelkit's own, and those that a preset or `--backbone auto` names.",
+            "Without --pattern: labelkit's own backbones, and backbones that a preset or `--backbone auto` names.",
         ),
     ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List the backbones: labelkit's own and those of timm; which have weights here, and the license of these.
+    """List labelkit's own and timm's backbones, with the weights on this machine and their license.
 
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
@@ -83,17 +83,17 @@ def list_backbones(
 
 def list_presets(
     pattern: Annotated[
-        str, typer.Option("--pattern", metavar="GLOB", help="Only presets like this, as METHOD/NAME: san/*.")
+        str, typer.Option("--pattern", metavar="GLOB", help="Only presets whose METHOD/NAME matches, such as san/*.")
     ] = "*",
     values: Annotated[
         bool,
-        typer.Option("--values", help="Show each option with its value, and where the file says that it comes from."),
+        typer.Option("--values", help="Show each option with its value and the source that the file states for it."),
     ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List the presets, the commands that run them, and what they are; or their values with their sources.
+    """List the presets with the command that runs each and a description; with --values, their values and sources.
 
     Example: labelkit list presets --pattern "san/cub" --values
     """

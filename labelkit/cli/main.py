@@ -44,13 +44,13 @@ EXIT_CODES = {
     1: "a bug in labelkit, or in a method of your own (with its traceback)",
     2: "an option, preset or config file cannot be used",
     3: "an input cannot be used: images, store, checkpoint",
-    4: "training became useless: not-a-number or collapse",
+    4: "training failed: not-a-number or collapse",
     5: "disk full, no permission, no such device",
-    6: "another run holds the output",
-    10: "a limit that was asked for is not kept",
-    129: "the terminal went away (SIGHUP)",
+    6: "another run is writing the output",
+    10: "a limit is not met (--fail-under, --fail-over, --baseline)",
+    129: "the terminal was closed (SIGHUP)",
     130: "interrupted (Ctrl-C)",
-    141: "the reader of the output went away, as with `| head`",
+    141: "the reader of the output stopped reading, as with `| head`",
     143: "terminated (SIGTERM)",
 }
 
@@ -82,7 +82,7 @@ _OWN = {
 
 _BELOW = {
     ("show", "schedule"): _Own(
-        "Show what a training would do without training: rates, decays, weights, temperatures, labels.",
+        "Show without training what a run would do: learning rates, decays, weights, temperatures, labels.",
         "labelkit.cli.schedule",
         example="labelkit show schedule simgcd --preset cub --out curves.png",
     ),

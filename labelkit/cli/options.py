@@ -28,11 +28,13 @@ def _switch(text: str, *names: str) -> Any:
 
 
 JsonOption = Annotated[bool, _switch("Print one JSON object on stdout.", "--json")]
-QuietOption = Annotated[bool, _switch("Print only the path of what was made.", "--quiet", "-q")]
+QuietOption = Annotated[bool, _switch("Print only the path of the output.", "--quiet", "-q")]
 VerboseOption = Annotated[
     bool,
     _switch(
-        "Also say on stderr what was set and what libraries log; show the traceback of an error.", "--verbose", "-v"
+        "Also report on stderr which options were set and what libraries log; show the traceback of an error.",
+        "--verbose",
+        "-v",
     ),
 ]
 

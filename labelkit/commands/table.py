@@ -141,34 +141,35 @@ def _train_commands() -> dict[str, Command]:
 
 COMMANDS: dict[str, Command | Group] = {
     "start": Command(
-        "Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say "
-        "what to label next, make a page.\n\n"
-        "Each step is a command of its own; the first call shows them. Call it again with more photos or labels: it "
-        "goes on, and groups keep their names.",
+        "Turn a folder of photos and a few labels into a table of labels: embed the photos, estimate the number of "
+        "classes, predict labels, suggest what to label next, and write a page.\n\n"
+        "Each step is also a separate command; the first call shows these commands. Call `start` again with more "
+        "photos or labels: it continues from there, and groups keep their names.",
         "labelkit start photos --labels known.csv",
         "labelkit.pipelines.start.options:StartConfig",
         "labelkit.pipelines.start.run:start",
         summary="Turn a folder of photos into a table of labels, in one command.",
     ),
     "predict": Command(
-        "Answer for new photos: class, group or unsure, with confidence, as `labelkit discover answer` did for "
-        "those of the store.\n\n"
-        "A photo that is in the store gets the answer, or the label, that it has there.",
+        "Predict the class or group of new photos, or unsure, with a confidence, as `labelkit discover answer` did "
+        "for the photos in the store.\n\n"
+        "A photo that is already in the store gets the prediction, or the label, that it has in the store.",
         "labelkit predict new.jpg --from photos-labeled",
         "labelkit.pipelines.predict.options:PredictConfig",
         "labelkit.pipelines.predict.predict:predict_photos",
-        summary="Name the class or group of new photos.",
+        summary="Predict the class or group of new photos.",
     ),
     "train": Group(
         "Train a representation with one of the methods.", "labelkit train flipclass --dataset digits", _train_commands
     ),
     "reproduce": Command(
-        "Run the rows of a published table with several seeds, and set what was measured beside what was published.\n\n"
-        "What is done is not done again; a training that was stopped goes on. Rows whose data are missing are named.",
+        "Reproduce the rows of a published table with several seeds, and show measured next to published values.\n\n"
+        "Finished parts are not run again, and interrupted training continues. Rows whose data are missing are "
+        "listed.",
         'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
         "labelkit.pipelines.reproduce.options:ReproduceConfig",
         "labelkit.pipelines.reproduce.running:reproduce",
-        summary="Run a published table and compare the results.",
+        summary="Reproduce a published table and compare the results.",
     ),
     "embed": Command(
         "Embed every image of a data set with a trained backbone.",
@@ -178,15 +179,15 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Embed the images of a data set into a store.",
     ),
     "import": Command(
-        "Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked.",
+        "Make a store from embeddings that another program wrote (.npy, .npz, CSV or HDF5), and check all values.",
         "labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5",
         "labelkit.commands.exchange.options:ImportConfig",
         "labelkit.commands.exchange.importing:import_store",
         summary="Create a store from existing embeddings.",
     ),
     "export": Command(
-        "Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet; or the network "
-        "that made the rows, as ONNX.",
+        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz, CSV or Parquet), or the "
+        "network that made the embeddings (ONNX).",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",
@@ -197,25 +198,25 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
         {
             "k-means": Command(
-                "Group rows by k-means; uses no labels. With --patches: the patches of the images.",
+                "Group images by k-means, without labels. With --patches, group the patches of the images.",
                 "labelkit cluster k-means --index digits.h5 --num-clusters 10",
                 "labelkit.commands.cluster.options:KMeansConfig",
                 "labelkit.commands.cluster.cluster:cluster_store",
             ),
             "spherical-k-means": Command(
-                "Group rows by the angle between them; uses no labels.",
+                "Group images by the angle between their embeddings, without labels.",
                 "labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10",
                 "labelkit.commands.cluster.options:SphericalKMeansConfig",
                 "labelkit.commands.cluster.cluster:cluster_store",
             ),
             "ss-kmeans": Command(
-                "Group rows by k-means that keeps labeled rows of a class together.",
+                "Group images by k-means that keeps the labeled images of a class together.",
                 "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
                 "labelkit.commands.cluster.options:SSKMeansConfig",
                 "labelkit.commands.cluster.cluster:cluster_store",
             ),
             "sinkhorn": Command(
-                "Group rows into groups of equal or given sizes; uses no labels.",
+                "Group images into groups of equal or given sizes, without labels.",
                 "labelkit cluster sinkhorn --index digits.h5 --num-clusters 10",
                 "labelkit.commands.cluster.options:SinkhornConfig",
                 "labelkit.commands.cluster.cluster:cluster_store",
@@ -233,26 +234,27 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.discover.categories:discover_categories",
             ),
             "head": Command(
-                "Assign every image to the class that the trained classifier names.",
+                "Assign every image to the class that the trained classifier predicts.",
                 "labelkit discover head --index digits.h5",
                 "labelkit.commands.discover.options:DiscoverHeadConfig",
                 "labelkit.commands.discover.categories:discover_head",
             ),
             "answer": Command(
-                "Answer for every unlabeled image: a known class, a new group, or unsure, with a "
-                "calibrated confidence.",
+                "Predict for every unlabeled image a known class, a new group, or unsure, with a calibrated "
+                "confidence.",
                 "labelkit discover answer --index digits.h5 --min-confidence 0.8",
                 "labelkit.commands.discover.options:DiscoverAnswerConfig",
                 "labelkit.commands.discover.answer:answer_images",
             ),
             "snowball": Command(
-                "Grow a few labels: the images nearest to the mean of a class get its label.",
+                "Extend a few labels to more images: the images nearest to a class mean get the label of that class.",
                 "labelkit discover snowball --index pixels.h5 --num-labels 20 --rounds 3",
                 "labelkit.commands.discover.few_options:DiscoverSnowballConfig",
                 "labelkit.commands.discover.few:discover_snowball",
             ),
             "lmcs": Command(
-                "Grow a few labels: of the images near the classes, the most ambiguous get a label.",
+                "Extend a few labels to more images: the most ambiguous of the images near the class means get a "
+                "label.",
                 "labelkit discover lmcs --index pixels.h5 --num-labels 20 --per-class 4",
                 "labelkit.commands.discover.few_options:DiscoverLMCSConfig",
                 "labelkit.commands.discover.few:discover_lmcs",
@@ -267,7 +269,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Suggest images to label next.",
     ),
     "label": Command(
-        "Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels.",
+        "Add labels from a CSV to the known labels, as a result that other commands read with --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
         "labelkit.studio.label.label:label_images",
@@ -278,29 +280,29 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
-                "List pairs of images that are the same file, the same picture (saved again, resized, cropped a "
-                "little), or a burst of one scene.",
+                "List pairs of images that are the same file, the same picture (saved again, resized, or slightly "
+                "cropped), or a burst of the same scene.",
                 "labelkit find duplicates --index photos.h5 --out duplicates.csv --sheet duplicates.png",
                 "labelkit.commands.find.options:FindDuplicatesConfig",
                 "labelkit.commands.find.near_duplicates:find_duplicates",
             ),
             "odd": Command(
-                "List images that are unlike all others, blank, dark, bright, blurred, tiny, or of an odd shape, "
-                "with reasons.",
+                "List images that are unlike all others, blank, dark, bright, blurred, tiny, or oddly shaped, with "
+                "the reasons.",
                 "labelkit find odd --index photos.h5 --out odd.csv --sheet odd.png",
                 "labelkit.commands.find.options:FindOddConfig",
                 "labelkit.commands.find.outliers:find_odd",
             ),
             "mislabeled": Command(
-                "List labels that the images contradict: nearest labeled images, means of classes and a linear "
+                "List labels that the images contradict: the nearest labeled image, the class means and a linear "
                 "classifier all prefer another class.",
                 "labelkit find mislabeled --index photos.h5 --labels known.csv --out check.csv --sheet check.png",
                 "labelkit.commands.find.options:FindMislabeledConfig",
                 "labelkit.commands.find.label_errors:find_mislabeled",
             ),
             "novel": Command(
-                "List the images without a label that are likely of no class with labels: groups without a label take "
-                "them, and no labeled image is near.",
+                "List the unlabeled images that likely belong to no labeled class: they fall into groups without "
+                "labels, far from all labeled images.",
                 "labelkit find novel --index photos.h5 --out novel.csv --sheet novel.png",
                 "labelkit.commands.find.options:FindNovelConfig",
                 "labelkit.commands.find.novel:find_novel",
@@ -308,7 +310,7 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "diff": Command(
-        "Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved.",
+        "Compare two groupings: which groups were kept, split, merged, changed, new or lost, and which images moved.",
         "labelkit diff --index new.h5 --result k-means --previous old.h5",
         "labelkit.commands.cluster.options:DiffConfig",
         "labelkit.commands.cluster.diff:diff_groups",
@@ -319,7 +321,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit evaluate clustering --index digits.h5",
         {
             "clustering": Command(
-                "Score groups against the true classes: accuracy All / Old / New, NMI, ARI, kinds of error.",
+                "Score groups against the true classes: accuracy (All / Old / New), NMI, ARI, and kinds of errors.",
                 "labelkit evaluate clustering --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateClusteringConfig",
                 "labelkit.commands.evaluate.groups:evaluate_clustering",
@@ -331,61 +333,65 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.evaluate.predictions:evaluate_answer",
             ),
             "knn": Command(
-                "Judge features: classes of one split from the nearest rows of another, and from a linear classifier.",
+                "Score features by kNN classification, and with --linear by a linear classifier, from one split to "
+                "another.",
                 "labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1",
                 "labelkit.commands.evaluate.options:EvaluateKNNConfig",
                 "labelkit.commands.evaluate.knn:evaluate_knn",
             ),
             "linear": Command(
-                "Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.",
+                "Score features by a linear classifier, trained on one split and scored on another: top 1 and 5.",
                 "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
                 "labelkit.commands.evaluate.options:EvaluateLinearConfig",
                 "labelkit.commands.evaluate.knn:evaluate_linear",
             ),
             "probes": Command(
-                "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
+                "Score a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
                 "labelkit evaluate probes --checkpoint runs/sela --augmentation digits",
                 "labelkit.commands.evaluate.options:EvaluateProbesConfig",
                 "labelkit.commands.evaluate.probes:evaluate_probes",
             ),
             "presence": Command(
-                "Judge a frozen network by a classifier of several classes in an image: average precision (VOC).",
+                "Score a frozen network by a classifier for images with several classes: average precision (VOC).",
                 "labelkit evaluate presence --checkpoint runs/sela --train fully-connected",
                 "labelkit.commands.evaluate.options:EvaluatePresenceConfig",
                 "labelkit.commands.evaluate.multi_label:evaluate_presence",
             ),
             "retrieval": Command(
-                "Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.",
+                "Score how well an image retrieves other images of its class: Recall@K, MAP@R, R-precision, NMI.",
                 "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",
                 "labelkit.commands.evaluate.options:EvaluateRetrievalConfig",
                 "labelkit.commands.evaluate.retrieval:evaluate_retrieval",
             ),
             "classification": Command(
-                "Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.",
+                "Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions.",
                 "labelkit evaluate classification --checkpoint runs/dl2pa-digits",
                 "labelkit.commands.evaluate.options:EvaluateClassificationConfig",
                 "labelkit.commands.evaluate.classification:evaluate_classification",
             ),
             "segmentation": Command(
-                "Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right.",
+                "Score patch features by a head trained on them to predict the class of every pixel: mean IoU, pixel "
+                "accuracy.",
                 "labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64",
                 "labelkit.commands.evaluate.dense_options:EvaluateSegmentationConfig",
                 "labelkit.commands.evaluate.segmentation:evaluate_segmentation",
             ),
             "detection": Command(
-                "Judge a backbone by training it as a detector (Faster, Mask, Cascade Mask R-CNN): AP of boxes, masks.",
+                "Score a backbone by training a detector on it (Faster, Mask, Cascade Mask R-CNN): AP for boxes and "
+                "masks.",
                 "labelkit evaluate detection --checkpoint runs/cotap --dataset coco_2017",
                 "labelkit.commands.evaluate.dense_options:EvaluateDetectionConfig",
                 "labelkit.commands.evaluate.detection:evaluate_detection",
             ),
             "patch-clusters": Command(
-                "Judge patch features without training: groups of k-means, matched with the classes of the pixels.",
+                "Score patch features without training: k-means clusters of patches, matched with the classes of the "
+                "pixels.",
                 "labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64",
                 "labelkit.commands.evaluate.dense_options:EvaluatePatchClustersConfig",
                 "labelkit.commands.evaluate.patch_clusters:evaluate_patch_clusters",
             ),
             "tracking": Command(
-                "Judge patch features by following objects through films from their masks in the first frame: J and F.",
+                "Score patch features by tracking objects through videos from their masks in the first frame: J and F.",
                 "labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3",
                 "labelkit.commands.evaluate.dense_options:EvaluateTrackingConfig",
                 "labelkit.commands.evaluate.tracking:evaluate_tracking",
@@ -393,40 +399,40 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "compare": Command(
-        "Train methods on the same images within the same time and judge their features alike: kNN, k-means, Recall@1.",
+        "Train methods on the same images in the same time, and score their features in the same way: kNN, k-means, "
+        "Recall@1.",
         "labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared",
         "labelkit.pipelines.compare.options:CompareConfig",
         "labelkit.pipelines.compare.compare:compare_methods",
         summary="Compare methods on the same split and training budget.",
     ),
     "retrieve": Command(
-        "Find the images of a store that look most like a query: an image, a folder of them, or rows "
-        "of a store.\n\n"
-        "With --patch or --pixel: the patches of a store (made with embed --dense) that look most "
-        "like one patch of an image.",
+        "Find the images of a store that look most like a query: an image, a folder of images, or rows of a "
+        "store.\n\n"
+        "With --patch or --pixel, find the patches of a store (made with embed --dense) that look most like one "
+        "patch of an image.",
         "labelkit retrieve --query img.png --index digits.h5 -k 10",
         "labelkit.commands.retrieve.options:RetrieveConfig",
         "labelkit.commands.retrieve.retrieve:retrieve_images",
         summary="Find the images most similar to a query.",
     ),
     "prototypes": Command(
-        "Spread one vector per class over the sphere, write them, and say how well they are spread.",
+        "Spread one vector per class over the sphere, write the vectors, and report how well they are spread.",
         "labelkit prototypes --num-classes 100 --embed-dim 50",
         "labelkit.options.prototypes:PrototypesConfig",
         "labelkit.commands.prototypes.prototypes:make_prototypes",
         summary="Compute class prototypes spread over the hypersphere.",
     ),
     "match": Command(
-        "Find pairs of images that show the same thing: affine SIFT keypoints, and a homography that explains them.",
+        "Find pairs of images that show the same object, by affine SIFT keypoints and a homography that aligns them.",
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "labelkit.commands.match.options:MatchConfig",
         "labelkit.commands.match.pairs:match_images_of_store",
         summary="Match images that show the same object, by keypoints.",
     ),
     "report": Command(
-        "Write one HTML file about a store: groups, a map, neighbors, what `find` found, scores, "
-        "curves.\n\n"
-        "It opens from disk in any browser and loads nothing from elsewhere; the images are in it as "
+        "Write one HTML file about a store: groups, a map, neighbors, findings of `find`, scores, curves.\n\n"
+        "The file opens from disk in any browser and loads nothing from elsewhere; it contains the images as "
         "thumbnails.",
         "labelkit report --index photos.h5 --out report.html",
         "labelkit.studio.report.options:ReportConfig",
@@ -438,42 +444,43 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
             "attention": Command(
-                "Draw what the class tokens of teacher and student attend to, before and after the "
-                "teacher's update.\n\n"
-                "Of a run of tac-ccl: attention of two views of an image, and how much they agree, "
-                "before and after training.",
+                "Show what the class tokens of teacher and student attend to, before and after the teacher's "
+                "update.\n\n"
+                "For a tac-ccl run: show the attention in two views of an image, and how much the two agree, before "
+                "and after training.",
                 "labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png",
                 "labelkit.commands.show.options:ShowAttentionConfig",
                 "labelkit.commands.show.attention:show_attention",
             ),
             "assembly": Command(
-                "Draw where the spatial assembly of a network moves the features of a few images, and what stays.",
+                "Show where the spatial assembly of a network moves the features of a few images, and what stays in "
+                "place.",
                 "labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png",
                 "labelkit.commands.show.options:ShowAssemblyConfig",
                 "labelkit.commands.show.assembly:show_assembly",
             ),
             "curves": Command(
-                "Draw what runs logged: losses, accuracies, diagnostics; several runs in the same axes.",
+                "Plot what runs logged (losses, accuracies, diagnostics), with several runs on the same axes.",
                 "labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png",
                 "labelkit.commands.show.options:ShowCurvesConfig",
                 "labelkit.commands.show.curves:show_curves",
             ),
             "discovered": Command(
-                "Draw what was discovered: images of each class, best first, right and wrong if "
-                "known; or a 2-D map of all.",
+                "Show which images were discovered for each class, best first, marked right or wrong if known; or a "
+                "2-D map of all images.",
                 "labelkit show discovered --index pixels.h5 --result snowball --out sheet.png --map map.png",
                 "labelkit.commands.discover.few_options:ShowDiscoveredConfig",
                 "labelkit.commands.discover.show_discovered:show_discovered",
             ),
             "patches": Command(
-                "Draw how similar the patches of a few images are to a chosen one, and their "
-                "principal components as colors.",
+                "Show how similar the patches of a few images are to a chosen patch, and their principal components "
+                "as colors.",
                 "labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png",
                 "labelkit.commands.show.options:ShowPatchesConfig",
                 "labelkit.commands.show.patches:show_patches",
             ),
             "prototypes": Command(
-                "Draw where the object-aware filter of a cotap run finds each of its prototypes in a few images.",
+                "Show where the object-aware filter of a cotap run finds each of its prototypes in a few images.",
                 "labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png",
                 "labelkit.commands.show.options:ShowPrototypesConfig",
                 "labelkit.commands.show.prototypes:show_prototypes",
@@ -481,29 +488,29 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "datasets": Command(
-        "Show the named data sets: what for, from where, and whether they are here and whole; exit 3 "
-        "if --dataset is not.",
+        "Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if "
+        "--dataset is not.",
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",
         "labelkit.commands.datasets.datasets:survey_datasets",
         summary="List the named data sets and check whether they are complete.",
     ),
     "status": Command(
-        "Say how far a store that is embedded or a run that is trained is, and what of it is whole; changes nothing.",
+        "Report how far a store or a training run has progressed, and which of its parts are intact; changes nothing.",
         "labelkit status --index cub.h5",
         "labelkit.commands.store_files.options:StatusConfig",
         "labelkit.commands.store_files.status:report_status",
         summary="Show the progress of a store or a run.",
     ),
     "verify": Command(
-        "Compare every block of a store, result, patches, matches or run with its digest; exit 3 if anything is wrong.",
+        "Check every block of a store, result, patches, matches or run against its digest; exit 3 if any differs.",
         "labelkit verify --index cub.h5 --images data/cub",
         "labelkit.commands.store_files.options:VerifyConfig",
         "labelkit.commands.store_files.verify:verify_path",
         summary="Verify the integrity of a store, result or checkpoint.",
     ),
     "pack": Command(
-        "Write one file with a store and all its results, for sending; every command reads it as it does a store.",
+        "Write one file with a store and all its results, to send to others; every command reads it like a store.",
         "labelkit pack --index cub.h5 --out all.h5",
         "labelkit.commands.store_files.options:PackConfig",
         "labelkit.commands.store_files.packing:pack_results",

@@ -12,17 +12,17 @@ from labelkit.methods.spec import MethodSpec, OwnSource
 
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
-        "Dense self-supervision: patches that group by object, from an order of similarities that is kept.",
+        "Dense self-supervision: make patches group by object, by preserving the order of their similarities.",
         "labelkit.methods.dense.options:CoTAPConfig",
         "labelkit.methods.dense.cotap:CoTAP",
     ),
     "dino": MethodSpec(
-        "Representation without labels: crops of an image, named as the network's own average names them.",
+        "Representation without labels: predict from one crop what the network's own average outputs for another.",
         "labelkit.methods.dense.distillation_options:DINOConfig",
         "labelkit.methods.dense.dino:DINO",
     ),
     "dl2pa": MethodSpec(
-        "Classification: fixed prototypes on the sphere, assigned to classes anew during training.",
+        "Classification: fixed prototypes on the sphere, reassigned to classes during training.",
         "labelkit.methods.prototypes.options:DL2PAConfig",
         "labelkit.methods.prototypes.dl2pa:DL2PA",
     ),
@@ -32,7 +32,7 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.discovery.flipclass:FlipClass",
     ),
     "freematch": MethodSpec(
-        "Few labels: pseudo-labels of sure images, learned on strongly changed ones (FixMatch as an option).",
+        "Few labels: confident pseudo-labels, learned on strongly augmented images (FixMatch as an option).",
         "labelkit.methods.few_labels.options:FreeMatchConfig",
         "labelkit.methods.few_labels.freematch:FreeMatch",
     ),
@@ -42,12 +42,12 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.discovery.gcd:GCD",
     ),
     "ibot": MethodSpec(
-        "Representation without labels: DINO, and hidden patches that are named from what is around them.",
+        "Representation without labels: DINO, and predicting hidden patches from their surroundings.",
         "labelkit.methods.dense.distillation_options:IBOTConfig",
         "labelkit.methods.dense.ibot:IBOT",
     ),
     "lmcs": MethodSpec(
-        "Few labels: a master composed of three versions of the student guides it, critical samples get labels.",
+        "Few labels: a master composed of three student versions guides the student; critical samples get labels.",
         "labelkit.methods.few_labels.options:LMCSConfig",
         "labelkit.methods.few_labels.lmcs:LMCS",
     ),
@@ -57,22 +57,22 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.few_labels.mean_teacher:MeanTeacher",
     ),
     "mixmatch": MethodSpec(
-        "Few labels: guessed labels, blended with given ones.",
+        "Few labels: guessed labels, mixed with given labels (MixUp).",
         "labelkit.methods.few_labels.options:MixMatchConfig",
         "labelkit.methods.few_labels.mixmatch:MixMatch",
     ),
     "san": MethodSpec(
-        "Metric learning: features are re-assembled in space before the embedding; labels or clusters.",
+        "Metric learning, from labels or clusters: features are re-assembled in space before the embedding.",
         "labelkit.methods.metric.options:SANConfig",
         "labelkit.methods.metric.san:SAN",
     ),
     "sela": MethodSpec(
-        "Representation without labels: balanced self-labelling and training in turn.",
+        "Representation without labels: balanced self-labelling and training, in alternation.",
         "labelkit.methods.sela.options:SeLaConfig",
         "labelkit.methods.sela.sela:SeLa",
     ),
     "siamese": MethodSpec(
-        "Representation without labels: two views alike, by the loss of SimCLR, Barlow Twins, MoCo or SimSiam.",
+        "Representation without labels: make two views alike, with the SimCLR, Barlow Twins, MoCo or SimSiam loss.",
         "labelkit.methods.siamese.options:SiameseConfig",
         "labelkit.methods.siamese.siamese:Siamese",
     ),
@@ -82,17 +82,17 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.discovery.simgcd:SimGCD",
     ),
     "snowball": MethodSpec(
-        "Few labels: labels that grow by discovery, with a student, a teacher and a master.",
+        "Few labels: discovery adds labels during training, with a student, a teacher and a master.",
         "labelkit.methods.few_labels.snowball_options:SnowballConfig",
         "labelkit.methods.few_labels.snowball:Snowball",
     ),
     "softmax": MethodSpec(
-        "Classification baseline: a learned linear classifier, cross-entropy.",
+        "Classification baseline: a learned linear classifier with cross-entropy.",
         "labelkit.methods.prototypes.options:SoftmaxConfig",
         "labelkit.methods.prototypes.softmax:Softmax",
     ),
     "supervised": MethodSpec(
-        "Few labels, baseline: cross-entropy of the labeled images alone.",
+        "Few labels, baseline: cross-entropy on the labeled images only.",
         "labelkit.methods.few_labels.mean_teacher_options:SupervisedConfig",
         "labelkit.methods.few_labels.supervised:Supervised",
     ),

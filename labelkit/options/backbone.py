@@ -22,8 +22,8 @@ class ReuseOptions(StageConfig):
         None,
         ge=1,
         le=1024,
-        description="Cache the frozen part's output for this number of views of each image, on disk next to the "
-        "run; each epoch draws from them, and the frozen part runs only once. Default: new views in each epoch.",
+        description="Cache the frozen part's output for this number of views per image, on disk next to the run; each "
+        "epoch draws from these views, and the frozen part runs only once. Default: new views in each epoch.",
         json_schema_extra={**_REUSE, "before": None},
     )
     reuse_dtype: Literal["float16", "float32"] = Field(
@@ -86,7 +86,7 @@ class BackboneOptions(StageConfig):
 
     backbone: str = Field("resnet50", description="Backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
     pretrained: bool = Field(
-        False, description="Initialize from pretrained weights of the hub.", json_schema_extra=_MODEL
+        False, description="Initialize from pretrained weights on the hub.", json_schema_extra=_MODEL
     )
     weights: Path | None = Field(
         None, description="Initialize from this .safetensors or .pth file.", json_schema_extra=_MODEL
@@ -110,12 +110,12 @@ class PixelOptions(StageConfig):
 
     pixel_mean: tuple[float, ...] | None = Field(
         None,
-        description="Pixel mean in [0, 1], per channel or for all; default: the backbone's.",
+        description="Pixel mean in [0, 1]: a value per channel, or one for all channels; default: the backbone's.",
         json_schema_extra=_MODEL,
     )
     pixel_std: tuple[float, ...] | None = Field(
         None,
-        description="Pixel standard deviation, per channel or for all; default: the backbone's.",
+        description="Pixel standard deviation: a value per channel, or one for all channels; default: the backbone's.",
         json_schema_extra=_MODEL,
     )
 
@@ -135,7 +135,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = Field(
         "auto",
-        description="Split for evaluation after each epoch; auto: test, else val, unless trained on; none: no "
+        description="Split for evaluation after each epoch; auto: test, else val, if not used for training; none: no "
         "evaluation.",
         json_schema_extra=_MONITOR,
     )

@@ -25,14 +25,14 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     split: str = Field(
         "auto",
-        description="Split to use, or all; auto = train if the set has one, else all.",
+        description="Split to use, or all; auto: train if the data set has this split, else all.",
         json_schema_extra=_DATA,
     )
     holdout: float | Literal["odd", "auto"] | None = Field(
         None,
-        description="Hold out a test split if the set has none, or with --pool-splits: a fraction of each class "
-        "in (0, 1), drawn by --split-seed, or odd (every second image). The rest is train. auto: 0.2 for a set "
-        "without splits, else none.",
+        description="Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each "
+        "class, drawn by --split-seed, or odd (every second image). The other images form the train split. auto: 0.2 "
+        "for a set without splits, else none.",
         json_schema_extra=_DATA,
     )
     pool_splits: bool = Field(
@@ -42,37 +42,37 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     holdout_classes: tuple[str, ...] | None = Field(
         None,
-        description="Use whole classes as the test split and the others as train. half: the second half, as "
-        "published for cub and scars; first-half; or names, patterns ('Greek_*') and numbers from 0 ('5-9').",
+        description="Use whole classes as the test split and the others as train. half: the second half, as published "
+        "for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and numbers from 0 ('5-9').",
         json_schema_extra=_DATA,
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
-        description="Which labels training may use. gcd: --label-ratio of the images of the old classes; "
-        "few-labels: --num-labels, equally many per class; class-halves: the first half of the classes, the "
-        "rest held out; given: all existing labels; none: no labels. auto: few-labels with --num-labels; gcd "
-        "with its options and for named sets; given for your own folder or CSV.",
+        description="Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' "
+        "images; few-labels: --num-labels in total, equally many per class; class-halves: all labels of the first "
+        "half of the classes, with the other half held out; given: all existing labels; none: no labels. auto: "
+        "few-labels with --num-labels; gcd with its options and for named sets; given for your own folder or CSV.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(
         None,
         ge=1,
-        description="Number of labeled classes (gcd): the first in the benchmark's published order, else in class "
-        "order. Default: the data set's definition, else half.",
+        description="With label split gcd: number of labeled classes, the first in the benchmark's published order, "
+        "else in class order. Default: the data set's definition, else half.",
         json_schema_extra=_DATA,
     )
     old_classes: tuple[str, ...] | None = Field(
         None,
-        description="Labeled classes (gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
+        description="With label split gcd, instead of --num-old-classes: labeled classes, as comma-separated names, "
+        "patterns ('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Fraction of the images of old classes that get a label (gcd; default: the benchmark's). "
-        "Drawn from all these images together, as published; a rare class may get no label.",
+        description="With label split gcd: fraction of the old classes' images that get a label (default: the "
+        "benchmark's). They are drawn from all these images together, as published; a rare class may get no label.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(
@@ -84,19 +84,20 @@ class DataConfig(ListingOptions, DatasetOptions):
     max_per_class: int | None = Field(
         None,
         ge=1,
-        description="Maximum images per class, the first by id. Images without a known class count as one class.",
+        description="Maximum number of images per class; the first by id are kept. Images without a known class count "
+        "as one class.",
         json_schema_extra=_DATA,
     )
     imbalance_factor: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Subsample the training set to a long tail with this ratio of the rarest to the most frequent "
-        "class.",
+        description="Subsample the training set to a long tail, with this ratio between the sizes of the rarest and "
+        "the most frequent class.",
         json_schema_extra=_DATA,
     )
     split_seed: int = Field(
-        0, ge=0, description="Seed of splits and labels, independent of --seed.", json_schema_extra=_DATA
+        0, ge=0, description="Random seed for splits and labels, independent of --seed.", json_schema_extra=_DATA
     )
     label_seed: int | None = Field(
         None,
@@ -108,7 +109,7 @@ class DataConfig(ListingOptions, DatasetOptions):
         0.01,
         ge=0,
         lt=1,
-        description="Maximum fraction of unreadable images; they are skipped and listed.",
+        description="Maximum fraction of unreadable images, which are skipped and listed.",
         json_schema_extra=_DATA,
     )
     strict: bool = Field(False, description="Fail on the first unreadable image.", json_schema_extra=_DATA)

@@ -64,7 +64,7 @@ class EmbedConfig(
         json_schema_extra=_IMAGES,
     )
     logits: bool = Field(
-        True, description="Also store the classifier's logits, if the model has one.", json_schema_extra=_MODEL
+        True, description="Also store the classifier's logits, if the model has a classifier.", json_schema_extra=_MODEL
     )
     last_blocks: int = Field(
         1,
@@ -114,7 +114,8 @@ class EmbedConfig(
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or the value of the unfinished run.",
+        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU; when an unfinished run continues, "
+        "its value.",
         json_schema_extra=_RUN,
     )
     precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
@@ -132,8 +133,8 @@ class EmbedConfig(
     )
     fast_decode: bool = Field(
         False,
-        description="Decode large JPEGs at reduced size, at least twice the network's input. Faster; cosine to the "
-        "full decode above 0.999.",
+        description="Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings "
+        "agree with those from full decoding (cosine above 0.999).",
         json_schema_extra=_RUN,
     )
     part_rows: int = Field(
@@ -145,7 +146,7 @@ class EmbedConfig(
     reuse: tuple[Path, ...] | None = Field(
         None,
         min_length=1,
-        description="Comma-separated stores of the same model. Embeddings of identical image files are copied "
+        description="Comma-separated stores made with the same model. Embeddings of identical image files are copied "
         "from them, whatever their file names. Default: none.",
         json_schema_extra=_RUN_ONLY,
     )
@@ -153,13 +154,13 @@ class EmbedConfig(
         1,
         ge=1,
         description="Number of processes that embed in parallel, one part of --part-rows images at a time; with "
-        "several GPUs, one process per GPU. The embeddings do not depend on it.",
+        "several GPUs, one process per GPU. The embeddings do not depend on this number.",
         json_schema_extra=_RUN_ONLY,
     )
     ray_address: str | None = Field(
         None,
-        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start "
-        "--head`, auto, or local (this machine only). If a node is lost, another one takes over its parts.",
+        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
+        "auto, or local (this machine only). If a node is lost, another node takes over its parts.",
         json_schema_extra=_RUN_ONLY,
     )
     dry_run: bool = Field(

@@ -33,8 +33,8 @@ class RowOptions(LabelsOption):
 
     index: Path | None = Field(
         None,
-        description="Train a small network on the embeddings of this store, NAME.h5, instead of images: in "
-        "seconds, without a GPU. Defaults then come from preset index. Default: images of --dataset.",
+        description="Train a small network on the embeddings of this store, NAME.h5, instead of images: in seconds, "
+        "without a GPU. Defaults then come from preset index. Default: train on the images of --dataset.",
         json_schema_extra=_STORE,
     )
     head_layers: int = Field(
@@ -48,7 +48,7 @@ class RowOptions(LabelsOption):
     head_width: int | None = Field(
         256,
         ge=1,
-        description="With --index: hidden width; none: the dimension of an embedding.",
+        description="With --index: hidden width; none: the embedding dimension.",
         json_schema_extra={**_ROWS, "before": 256},
     )
     row_noise: float = Field(
@@ -59,9 +59,9 @@ class RowOptions(LabelsOption):
     )
     row_views: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), "
-        "drawn each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, "
-        "augmented by these. auto: on if the store has views, else off.",
+        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), drawn "
+        "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
+        "these three options. auto: on if the store has views, else off.",
         json_schema_extra={**_ROWS, "before": "auto"},
     )
 

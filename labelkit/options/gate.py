@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.options.base import StageConfig, nearest
 
-_GATE: JsonDict = {"panel": "Gate"}
+_GATE: JsonDict = {"panel": "Limits"}
 
 HIGHER_IS_BETTER = frozenset(
     {

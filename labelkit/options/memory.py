@@ -48,8 +48,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = Field(
         None,
-        description="Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings larger than half of "
-        "it are read in blocks. Default: hold all in memory.",
+        description="Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings larger than half of this "
+        "limit are read in blocks. Default: hold all in memory.",
         json_schema_extra=option("Run"),
     )
 

@@ -17,7 +17,8 @@ class ModelConfig(CheckpointOptions):
 
     checkpoint: Path | None = Field(
         None,
-        description="Run folder of `labelkit train`, or a checkpoint in it. The run's data set keeps the run's split.",
+        description="Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
+        "split they had in the run.",
         json_schema_extra=_MODEL,
     )
     backbone: str | None = Field(
@@ -48,7 +49,7 @@ class ModelConfig(CheckpointOptions):
         description="Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).",
         json_schema_extra=_MODEL,
     )
-    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_MODEL)
+    seed: int = Field(0, ge=0, description="Random seed for an untrained network.", json_schema_extra=_MODEL)
 
     @model_validator(mode="after")
     def _one_model(self) -> ModelConfig:

@@ -32,19 +32,21 @@ class PrototypesConfig(OverwriteOption):
         SHARPEST_T,
         gt=0,
         le=1e9,
-        description="Then sharpen the loss step by step up to this value, until only the largest cosine counts; "
-        "none: the paper's loss alone.",
+        description="After minimizing the loss, sharpen it step by step up to this value, until only the largest "
+        "cosine counts; none: the paper's loss alone.",
     )
     max_iterations: int = Field(200, ge=1, description="Maximum iterations per value of the sharpness.")
     num_inits: int = Field(
         1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
     )
-    seed: int = Field(0, ge=0, description="Random seed of the start, or of the rotation and order of a closed form.")
+    seed: int = Field(
+        0, ge=0, description="Random seed for the starts, or for the rotation and order of a closed form."
+    )
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="Compute device; cuda is faster from about 2,000 classes on."
     )
     cache: bool = Field(
-        True, description="Read prototypes from the user's cache if they are there, and save new ones there."
+        True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."
     )
     out: Path | None = Field(
         None,
@@ -53,6 +55,6 @@ class PrototypesConfig(OverwriteOption):
     )
     plot: Path | None = Field(
         None,
-        description="Also plot the cosine similarities to this PNG.",
+        description="Also plot the cosine similarities in this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )

@@ -21,7 +21,8 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
-        description="Which images `embed` marks as labeled, as for the other methods; training never uses labels.",
+        description="Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
+        "never uses labels.",
         json_schema_extra=_DATA,
     )
 
@@ -31,7 +32,7 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
     knn_temperature: float = Field(
         0.1,
         gt=0,
-        description="Temperature of the votes: each neighbor has weight exp(cosine / temperature).",
+        description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
         json_schema_extra=_MONITOR,
     )
 

@@ -40,8 +40,8 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = Field(
         None,
-        description="Label column of --labels FILE, or of the CSV, Parquet or .json files of --dataset; default: "
-        "label, class or category.",
+        description="Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
+        "default: label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -51,8 +51,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = Field(
         None,
-        description="CSV with a path and a label column, or a result of `labelkit label`: its name, or "
-        "OTHER.h5.results/NAME.h5 for another store. Default: the labels of the store.",
+        description="CSV with a path and a label column, or a result from `labelkit label`: its name, or "
+        "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -62,7 +62,7 @@ class AddedLabelsOption(LabelsOption):
 
     own_labels: bool = Field(
         True,
-        description="Also use the store's own labels; those of --labels take precedence.",
+        description="Also use the store's own labels; labels from --labels take precedence.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -89,8 +89,8 @@ class NewClassesOption(StageConfig):
     new_classes: str = Field(
         "auto",
         pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Classes without labels: auto (test whether there are any), none, some (estimate their number), "
-        "or their number.",
+        description="Classes without labels: auto (test whether there are any such classes), none, some (estimate "
+        "their number), or their number.",
     )
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class DatasetOptions(StageConfig):
         json_schema_extra=option("Data"),
     )
     data_root: Path = Field(
-        Path("data"), description="Folder of the named data sets.", json_schema_extra=option("Data")
+        Path("data"), description="Folder with the named data sets.", json_schema_extra=option("Data")
     )
 
 
@@ -132,8 +132,8 @@ class ListingOptions(StageConfig):
     max_pixels: float = Field(
         250e6,
         gt=0,
-        description="Maximum image size, width times height. Images above 64 megapixels are reduced by 2, 4, ... "
-        "before the network sees them.",
+        description="Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
+        "4, ... before the network sees them.",
         json_schema_extra={**option("Data"), "before": 250e6},
     )
 
@@ -167,7 +167,7 @@ class EvalSplitOption(StageConfig):
     """Option of commands that train on one split and score another."""
 
     eval_split: str = Field(
-        "auto", description="Split to evaluate on; auto = val, else test.", json_schema_extra=option("Data")
+        "auto", description="Split to evaluate on; auto: val, else test.", json_schema_extra=option("Data")
     )
 
 
@@ -194,12 +194,12 @@ class StoredImagesOptions(StageConfig):
 
     dataset: str | None = Field(
         None,
-        description="Data set of the images, if they moved since embed.",
+        description="Data set with the images, if they have moved since `labelkit embed`.",
         json_schema_extra=option("Images"),
     )
     data_root: Path = Field(
         Path("data"),
-        description="With --dataset: folder of the named data sets.",
+        description="With --dataset: folder with the named data sets.",
         json_schema_extra=option("Images"),
     )
 
@@ -209,12 +209,12 @@ class CheckpointOptions(StageConfig):
 
     checkpoint: Path | None = Field(
         None,
-        description="Run folder of `labelkit train`, or a checkpoint in it.",
+        description="Run folder from `labelkit train`, or a checkpoint in it.",
         json_schema_extra=option("Model"),
     )
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
+        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
         json_schema_extra=option("Model"),
     )
 
@@ -226,10 +226,10 @@ class HeldOutOptions(StageConfig):
 
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
+        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
         json_schema_extra={"panel": "Store", "preset": False},
     )
-    split: str = Field("auto", description="Split to score; auto: test or val, if there is one.")
+    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
 
 
 class DeviceOption(StageConfig):
@@ -285,7 +285,7 @@ class ResamplesOptions(StageConfig):
     comes_last: ClassVar[bool] = True
 
     bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
-    seed: int = Field(0, ge=0, description="Seed of the bootstrap.")
+    seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
 class PerClassOption(StageConfig):

@@ -28,17 +28,17 @@ class UpdateOptions(StageConfig):
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
     lr: float = Field(0.1, gt=0, description="Peak learning rate.", json_schema_extra=_OPTIMIZATION)
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.", json_schema_extra=_OPTIMIZATION)
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(
         5e-5,
         ge=0,
-        description="Weight decay; biases and one-dimensional parameters have none.",
+        description="Weight decay; biases and one-dimensional parameters are not decayed.",
         json_schema_extra=_OPTIMIZATION,
     )
     clip_grad_norm: float | None = Field(
         None, gt=0, description="Maximum gradient norm; default: no clipping.", json_schema_extra=_OPTIMIZATION
     )
-    seed: int = Field(0, ge=0, description="Random seed of everything except the split.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Random seed for everything except the split.", json_schema_extra=_RUN)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
@@ -84,16 +84,16 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     guard_loss_ratio: float = Field(
         100,
         gt=1,
-        description="Multiple of the first step's loss (at least 1) above which the loss counts as exploded. In all "
-        "measured presets it stays below 10.",
+        description="The loss counts as exploded above this multiple of the first step's loss or of 1, whichever is "
+        "larger. In all measured presets, the ratio stays below 10.",
         json_schema_extra=_RUN,
     )
     guard_min_spread: float = Field(
         1e-4,
         ge=0,
         lt=1,
-        description="Relative spread of the features below which they count as collapsed. Measured presets stay "
-        "above 0.01.",
+        description="The features count as collapsed if their relative spread falls below this value. In measured "
+        "presets, the spread stays above 0.01.",
         json_schema_extra=_RUN,
     )
     stop_after_steps: int | None = Field(
@@ -216,14 +216,18 @@ class TrainConfig(RunConfig):
         0.1,
         gt=0,
         lt=1,
-        description="Factor of the learning rate at each drop (step).",
+        description="Multiply the learning rate by this factor at each drop (schedule step only).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_update: Literal["epoch", "step"] = Field(
         "epoch", description="When to update the learning rate.", json_schema_extra=_OPTIMIZATION
     )
     lr_final_ratio: float = Field(
-        1e-3, ge=0, le=1, description="Ratio of final to peak learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+        1e-3,
+        ge=0,
+        le=1,
+        description="Ratio of the final to the peak learning rate (schedule cosine only).",
+        json_schema_extra=_OPTIMIZATION,
     )
     lr_warmup_epochs: int = Field(
         0, ge=0, description="Number of linear warm-up epochs.", json_schema_extra=_OPTIMIZATION
@@ -299,8 +303,8 @@ class StepTrainConfig(StepRunConfig):
     nesterov: bool = Field(False, description="Use Nesterov momentum (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Learning-rate schedule. cosine: to 0 at the end (later with --lr-horizon); fixmatch: the "
-        "first 7/16 of a half-period cosine; ramps: up at the start and down at the end (Mean Teacher).",
+        description="Learning-rate schedule. cosine: falls to 0 at the end (or later, with --lr-horizon); fixmatch: "
+        "the first 7/16 of a half-period cosine; ramps: rises at the start and falls at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
 

@@ -50,7 +50,7 @@ def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
     shown = capsys.readouterr().out
     assert f"Example: labelkit {' '.join(config_class.command)}" in " ".join(shown.split())
     panels = re.findall(r"^╭─ (.*?) ─", shown, flags=re.MULTILINE)
-    last = [name for name in ("Output", "Gate", "Run", "All commands") if name in panels]
+    last = [name for name in ("Output", "Limits", "Run", "All commands") if name in panels]
     positional = any(field_extra(field, "positional") for field in config_class.model_fields.values())
     assert panels[: 1 + positional] == ["Arguments", "Options"][1 - positional :]
     assert panels[-len(last) :] == last

@@ -25,12 +25,12 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """Options shared by all clustering commands."""
 
     num_clusters: int = Field(..., ge=1, description="Number of clusters.")
-    num_inits: int = Field(10, ge=1, description="Number of random starts; the one with the lowest inertia is kept.")
+    num_inits: int = Field(10, ge=1, description="Number of random starts; the start with the lowest inertia is kept.")
     max_iterations: int = Field(300, ge=1, description="Maximum iterations per start.")
     tolerance: float = Field(
         1e-6, ge=0, description="Stop when an iteration lowers the inertia by less than this fraction."
     )
-    seed: int = Field(0, ge=0, description="Seed of the random starts.")
+    seed: int = Field(0, ge=0, description="Random seed for the starts.")
 
 
 class PatchClusterConfig(ClusterConfig):
@@ -102,7 +102,7 @@ class SinkhornConfig(ClusterConfig):
         "inertia is kept.",
     )
     max_iterations: int = Field(
-        100, ge=1, description="Maximum rounds of assignment and prototype update; 1 assigns only."
+        100, ge=1, description="Maximum number of rounds of assignment and prototype update; 1: assign only."
     )
     tolerance: float = Field(
         1e-6,
@@ -112,7 +112,7 @@ class SinkhornConfig(ClusterConfig):
 
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
-_RULE: JsonDict = {"panel": "Which"}
+_RULE: JsonDict = {"panel": "Thresholds"}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
@@ -123,7 +123,7 @@ class DiffConfig(OverwriteOption):
 
     index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=STORE)
     result: str = Field(
-        ..., pattern=RESULT_NAME, description="Result of cluster or discover in --index.", json_schema_extra=_STORE
+        ..., pattern=RESULT_NAME, description="Result from cluster or discover in --index.", json_schema_extra=_STORE
     )
     previous: Path | None = Field(
         None, description="Store of the earlier groups; default: --index.", json_schema_extra=_STORE
@@ -143,14 +143,17 @@ class DiffConfig(OverwriteOption):
         0.5,
         ge=0.5,
         lt=1,
-        description="Minimum fraction of a group's shared images at which it counts as the same group.",
+        description="A group counts as mostly inside another group if that group holds more than this fraction of its "
+        "images. Only images in both stores count. Two groups mostly inside each other are the same, unless they "
+        "split or merge.",
         json_schema_extra=_RULE,
     )
     part_share: float = Field(
         0.2,
         gt=0,
         le=0.5,
-        description="Minimum fraction of the whole that counts as part of a split or merge.",
+        description="Minimum size of each part of a split or merge, as a fraction of the group that splits or that "
+        "results from the merge.",
         json_schema_extra=_RULE,
     )
 

@@ -26,7 +26,7 @@ from labelkit.options.shared import (
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _LABELS: JsonDict = {"panel": "Labels"}
-_NUMBER: JsonDict = {"panel": "How many"}
+_NUMBER: JsonDict = {"panel": "Number of images"}
 _RULE: JsonDict = {"panel": "Discovery"}
 _IMAGES: JsonDict = {"panel": "Images"}
 
@@ -61,7 +61,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     rounds: int = Field(
         1,
         ge=1,
-        description="Number of rounds; each treats the images of earlier rounds as labeled.",
+        description="Number of rounds; each treats the images found in earlier rounds as labeled.",
         json_schema_extra=_NUMBER,
     )
 
@@ -85,17 +85,17 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
     fuse_with: tuple[Path, ...] = Field(
         (),
-        description="More stores of the same images, comma-separated, with features of other networks; --fusion "
+        description="Comma-separated further stores of the same images, with features from other networks; --fusion "
         "combines them.",
         json_schema_extra=_STORE,
     )
     select: Literal["min", "far", "random", "max"] = Field(
         "min",
-        description="Which of the images near a class to take. min: the nearest; far: the farthest of a "
-        "confident set; random; max: the farthest.",
+        description="Which of the images near a class to take. min: the nearest; far: the farthest within a confident "
+        "set; random: drawn at random; max: the farthest.",
         json_schema_extra=_RULE,
     )
-    seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
+    seed: int = Field(0, ge=0, description="Random seed for --select random.", json_schema_extra=_RULE)
 
     @model_validator(mode="after")
     def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
@@ -126,13 +126,13 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of discover snowball or discover lmcs; default: the only one.",
+        description="Result from discover snowball or discover lmcs; default: the store's only such result.",
         json_schema_extra=_STORE,
     )
     table: Path | None = Field(
         None,
         description="Instead of --result: a CSV with columns path,label,score,rank,round, as discover writes it, or "
-        "discovered.csv of a training run.",
+        "discovered.csv from a training run.",
         json_schema_extra=_STORE,
     )
     generation: int | None = Field(
@@ -143,12 +143,12 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     )
     out: Path | None = Field(
         None,
-        description="Contact sheet to write, PNG: a block per class, best rank first.",
+        description="PNG for the contact sheet: a block per class, best rank first.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     map: Path | None = Field(
         None,
-        description="2-D map to write, PNG: labeled, discovered and other images after each round.",
+        description="PNG for a 2-D map: labeled, discovered and other images after each round.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     num_images: int = Field(10, ge=1, description="Number of images per class.", json_schema_extra=_IMAGES)

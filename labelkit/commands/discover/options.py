@@ -40,7 +40,7 @@ class DiscoverCategoriesConfig(
     min_size: int = Field(
         2,
         ge=1,
-        description="Minimum size of a group without labels; smaller ones join the nearest group.",
+        description="Minimum size of a group without labels; smaller groups join the nearest group.",
     )
     min_classes: int | None = Field(
         None, ge=1, description="Minimum number of classes to try; default: the number of labeled classes, at least 2."
@@ -49,12 +49,12 @@ class DiscoverCategoriesConfig(
         None,
         ge=2,
         description="Maximum number of classes to try; default: 1,000, or a third of the images if fewer. With "
-        "published: a tenth, extended up to 1,000 while the maximum fits best.",
+        "--criterion published: a tenth of the images, extended up to 1,000 while the maximum fits best.",
     )
     seed: int = Field(0, ge=0, description="Random seed.")
     plot: Path | None = Field(
         None,
-        description="Also plot the curves to this PNG.",
+        description="Also plot the curves in this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
@@ -110,6 +110,6 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
     calibration_labels: Path | None = Field(
         None,
         description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
-        "result of `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
+        "result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")

@@ -46,8 +46,8 @@ class DenseConfig(
 
     dataset: str = Field(
         "scenes",
-        description="Data set with masks: a registered name (`labelkit datasets`), or a folder with images/ and "
-        "masks/, or with both in train/ and val/.",
+        description="Data set with masks: a registered name (`labelkit datasets`), or a folder that contains images/ "
+        "and masks/, or train/ and val/ with both in each.",
         json_schema_extra=_DATA,
     )
     patch_size: int = Field(
@@ -56,7 +56,7 @@ class DenseConfig(
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     sheet: Path | None = Field(
         None,
-        description="Also draw predicted masks next to the true ones to this PNG.",
+        description="Also save the predicted masks next to the true masks in this PNG.",
         json_schema_extra={**_OUT, "makes": "png"},
     )
 
@@ -69,17 +69,18 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     split: str = Field(
         "auto",
-        description="Split to train the head on; auto: probe if there is such a split, else train.",
+        description="Split to train the head on; auto: probe if the data set has this split, else train.",
         json_schema_extra=_DATA,
     )
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
         description="linear: one linear layer per patch; fcn: three convolution blocks, at eight times the "
-        "resolution; fpn, upernet: heads on feature maps of four depths, with --tune.",
+        "resolution; fpn, upernet: heads on feature maps from four depths, with --tune.",
     )
     tune: bool = Field(
         False,
-        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise it is frozen.",
+        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise the backbone "
+        "is frozen.",
     )
     samples: int = Field(
         20_000,
@@ -88,13 +89,13 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; of several values, comma-separated, the best on held-out images is "
-        "used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
+        description="Learning rate of Adam; from several comma-separated values, the best on held-out images is used "
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
     )
     select_split: str | None = Field(
         None,
-        description="With several --lr: split on which to choose the best; default: a fifth of the training "
-        "images, held out of training.",
+        description="With several --lr: split on which to choose the best; default: a fifth of the training images, "
+        "held out from training.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
@@ -147,15 +148,15 @@ class EvaluatePatchClustersConfig(DenseConfig):
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Number of patch clusters. Default: the number of classes, matched one to one; with more, "
-        "each cluster gets its best class.",
+        description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
+        "clusters, each cluster gets its best class.",
     )
     pca: int = Field(50, ge=1, description="Number of principal components of the standardized features.")
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
     )
     num_inits: int = Field(
-        5, ge=1, description="Number of random starts per run; the one with the lowest inertia is kept."
+        5, ge=1, description="Number of random starts per run; the start with the lowest inertia is kept."
     )
     max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
@@ -177,8 +178,8 @@ class EvaluateTrackingConfig(DenseConfig):
         description="Videos with object masks: scene_videos or davis_2017.",
         json_schema_extra=_DATA,
     )
-    split: str = Field("auto", description="Videos to evaluate on; auto = val, else all.", json_schema_extra=_DATA)
-    radius: int = Field(12, ge=0, description="Maximum distance of a source patch, in patches; 0: unlimited.")
+    split: str = Field("auto", description="Videos to evaluate on; auto: val, else all.", json_schema_extra=_DATA)
+    radius: int = Field(12, ge=0, description="Maximum distance to a source patch, in patches; 0: unlimited.")
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
     )
@@ -214,7 +215,7 @@ class EvaluateDetectionConfig(
         "images/).",
         json_schema_extra=_DATA,
     )
-    split: str = Field("auto", description="Split to train on; auto = train.", json_schema_extra=_DATA)
+    split: str = Field("auto", description="Split to train on; auto: train.", json_schema_extra=_DATA)
     image_size: int | None = Field(
         None,
         ge=32,
@@ -235,20 +236,21 @@ class EvaluateDetectionConfig(
         "stages of both, for an IoU of .5, .6, .7.",
     )
     tune: bool = Field(
-        True, description="Fine-tune the backbone with the detector (published); otherwise it is frozen."
+        True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
     )
     epochs: int = Field(12, ge=1, description="Training epochs (published).")
     steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Images per step (not stated in the paper).")
+    batch_size: int = Field(16, ge=1, description="Images per step (the paper does not state it).")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     weight_decay: float = Field(
-        0.05, ge=0, description="Weight decay of AdamW; none for biases, norms and position embeddings."
+        0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."
     )
     layer_decay: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Layer-wise learning-rate decay of a plain ViT: the factor from each block to the one before it.",
+        description="Layer-wise learning-rate decay for a plain ViT: the factor by which the rate falls from each "
+        "block to the block before it.",
     )
     train_sizes: tuple[int, ...] | None = Field(
         None,

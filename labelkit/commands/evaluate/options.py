@@ -44,12 +44,12 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     answer: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of discover answer to score; default: the newest of answer, answer-2, ...",
+        description="Result from discover answer to score; default: the newest of answer, answer-2, ...",
         json_schema_extra=_STORE,
     )
     plot: Path | None = Field(
         None,
-        description="Also plot reliability and risk-coverage curves to this PNG.",
+        description="Also plot reliability and risk-coverage curves in this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
@@ -74,14 +74,14 @@ class EvaluateClusteringConfig(
     )
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2",
-        description="v2: one assignment over all images; v1: one each for old and new classes; v2b: v2, "
-        "averaged over classes.",
+        description="v2: match clusters to classes once, over all images; v1: match separately for old and for new "
+        "classes; v2b: match as in v2, and average accuracies over classes.",
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, on which clusters are matched to classes; other splits are scored with this "
-        "matching (train: stricter than one matching per split). Default: the images being scored. --rows "
-        "applies here too.",
+        description="Split, or all, whose images decide which cluster is matched to which class; other splits are "
+        "scored with this matching (train: stricter than a separate matching for each split). Default: the images "
+        "being scored. --rows applies here too.",
     )
 
     @model_validator(mode="after")
@@ -106,7 +106,9 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         json_schema_extra={"short": "-k"},
     )
     temperature: float = Field(
-        0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
+        0.1,
+        gt=0,
+        description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
     )
     gallery: str = Field("train", description="Split with known labels, or all.")
     queries: str = Field(
@@ -117,11 +119,11 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     pca: int | None = Field(
         None,
         ge=1,
-        description="Number of principal components, fitted on the gallery, to reduce embeddings to (published "
+        description="Reduce the embeddings to this number of principal components, fitted on the gallery (published "
         "for SeLa: 128). Default: use the embeddings unchanged.",
     )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    seed: int = Field(0, ge=0, description="Random seed of the sample order of --linear.")
+    seed: int = Field(0, ge=0, description="Random seed for the sample order of --linear.")
 
     @field_validator("k")
     @classmethod
@@ -146,7 +148,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     )
     l2: tuple[float, ...] = Field(
         (1e-3,),
-        description="With lbfgs: L2 penalty on the weights; of several values, comma-separated, the best on a "
+        description="With lbfgs: L2 penalty on the weights; from several comma-separated values, the best on a "
         "held-out fifth of the gallery is used.",
     )
     rescale: bool = Field(
@@ -204,8 +206,8 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     )
     split: tuple[str, ...] = Field(
         ("auto",),
-        description="Splits whose images are both queries and gallery, comma-separated, or all. auto: query "
-        "against gallery if the store has these two; else test if there is one; else all.",
+        description="Comma-separated splits, or all, whose images are both queries and gallery. auto: split query "
+        "against split gallery if the store has both; else test if the store has it; else all.",
     )
     queries: str | None = Field(
         None, description="Instead of --split: split of the queries, or all.", json_schema_extra=_STORE
@@ -213,7 +215,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = Field(
         None,
-        description="Store of the same model to search in; default: the store itself.",
+        description="Store to search in, made with the same model; default: the store itself.",
         json_schema_extra=_STORE,
     )
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
@@ -226,7 +228,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         description="Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.",
         json_schema_extra=_RUN,
     )
-    seed: int = Field(0, ge=0, description="First seed of k-means.")
+    seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
     @model_validator(mode="after")
     def _one_protocol(self) -> EvaluateRetrievalConfig:
@@ -258,7 +260,7 @@ class EvaluateClassificationConfig(
     )
     data_root: Path | None = Field(
         None,
-        description="With --checkpoint: folder of the named data sets; default: the run's.",
+        description="With --checkpoint: folder with the named data sets; default: the folder used in the run.",
         json_schema_extra=_STORE,
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
@@ -311,13 +313,13 @@ class EvaluatePresenceConfig(
     eval_split: str = Field("test", description="Split to evaluate on.", json_schema_extra=_DATA)
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
-        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: "
-        "the two wide layers of an AlexNet, reinitialized, and one on top (published as fc6-8).",
+        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
+        "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
     )
     crops: Literal["random-ten", "ten", "center"] = Field(
         "random-ten",
-        description="Views whose scores are summed. random-ten: ten random ones as in training (published); "
-        "ten: corners and center, each also flipped; center: one.",
+        description="Views whose scores are summed. random-ten: ten random views as in training (published); ten: "
+        "corners and center, each also flipped; center: the center only.",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
@@ -325,7 +327,9 @@ class EvaluatePresenceConfig(
     weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
     clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(
-        0, ge=0, description="Random seed of initial weights, sample order and views, and of an untrained network."
+        0,
+        ge=0,
+        description="Random seed for the initial weights, sample order and views, and for an untrained network.",
     )
 
     @model_validator(mode="after")
@@ -345,7 +349,9 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
 
     checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
     data_root: Path | None = Field(
-        None, description="Folder of the named data sets; default: the run's.", json_schema_extra=_STORE
+        None,
+        description="Folder with the named data sets; default: the folder used in the run.",
+        json_schema_extra=_STORE,
     )
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
@@ -359,8 +365,8 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     )
     crops: Literal["ten", "center"] = Field(
         "ten",
-        description="Views to score. ten: the mean over corners and center of the resized center crop, and "
-        "their flips in sets where a flip keeps the class; center: one.",
+        description="Views to score. ten: the mean over the corners and the center of the resized center crop, and "
+        "their flips in data sets where a flip keeps the class; center: the center only.",
     )
     epochs: int = Field(36, ge=1, description="Training epochs.")
     batch_size: int = Field(192, ge=2, description="Images per step.")
@@ -369,7 +375,7 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
     )
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
-    seed: int = Field(0, ge=0, description="Random seed of initial weights, sample order and views.")
+    seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
 
     @model_validator(mode="after")
     def _drops_increase(self) -> EvaluateProbesConfig:

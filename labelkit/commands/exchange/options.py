@@ -12,7 +12,7 @@ from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
 _FILES = option("Files", preset=False)
-_MEANING = option("What is what", preset=False)
+_MEANING = option("Contents", preset=False)
 _ROWS = option("Rows", preset=False)
 _STORE = option("Store", preset=False)
 _OUTPUT = option("Output", preset=False)
@@ -52,22 +52,25 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     embeddings_key: str | None = Field(
         None,
-        description="Array of the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or "
-        "column names (a,b,c). Default: the usual names, else the only table or the numbered columns.",
+        description="Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or "
+        "column names (a,b,c). Default: an array or columns with a usual name, else the only table or the numbered "
+        "columns.",
         json_schema_extra=_MEANING,
     )
     ids_key: str | None = Field(
-        None, description="Array or column of the image names; default: the usual names.", json_schema_extra=_MEANING
+        None,
+        description="Array or column with the image names; default: an array or column with a usual name.",
+        json_schema_extra=_MEANING,
     )
     labels_key: str | None = Field(
         None,
-        description="Array or column of the labels: text or integers; empty or -1 means unlabeled. Default: the "
-        "usual names, if present.",
+        description="Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an "
+        "array or column with a usual name, if any.",
         json_schema_extra=_MEANING,
     )
     splits_key: str | None = Field(
         None,
-        description="Array or column of the splits; default: the usual names, if present.",
+        description="Array or column with the splits; default: an array or column with a usual name, if any.",
         json_schema_extra=_MEANING,
     )
     labeled_key: str | None = Field(
@@ -80,7 +83,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         min_length=1,
         max_length=200,
         description="Name of the model that made the embeddings. Only stores with the same model name can be "
-        "compared. Default: unknown; this store is then compared with no other.",
+        "compared. Default: unknown; this store cannot then be compared with any other.",
         json_schema_extra=_ROWS,
     )
     metric: Literal["cosine", "l2", "dot"] = Field(

@@ -18,7 +18,7 @@ from labelkit.options.shared import (
     StoredImagesOptions,
 )
 
-_WHICH = option("Which")
+_WHICH = option("Selection")
 _OUTPUT = option("Output", preset=False)
 
 
@@ -27,7 +27,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption,
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
     sheet: Path | None = Field(
-        None, description="Also draw a contact sheet to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None, description="Also save a contact sheet in this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
     )
 
 
@@ -76,16 +76,16 @@ class FindNovelConfig(FindConfig):
     answer: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of `discover answer` to take labels and groups from; default: the newest (answer, "
+        description="Result from `discover answer` to take labels and groups from; default: the newest (answer, "
         "answer-2, ...).",
         json_schema_extra=option("Store", preset=False),
     )
     previous: Path | None = Field(
         None,
-        description="Earlier store. List only images that it lacks, starting with those closer to each other "
+        description="Earlier store. List only images that are not in it, starting with those closer to each other "
         "than to any earlier or labeled image.",
-        json_schema_extra=option("Which", preset=False),
+        json_schema_extra=option("Selection", preset=False),
     )
     num_images: int = Field(
-        100, ge=1, description="Number of images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
+        100, ge=1, description="Number of images to list.", json_schema_extra={"panel": "Selection", "short": "-n"}
     )

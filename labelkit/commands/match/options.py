@@ -45,13 +45,13 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
         description="Number of k-means clusters; only images in the same cluster are compared (TAC-CCL: the "
         "number used in training). Default: all images are compared.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the clustering.")
+    seed: int = Field(0, ge=0, description="Random seed for the clustering.")
 
     out: Path | None = Field(
         None, description="File to write; default: INDEX-matches.h5.", json_schema_extra={**_OUTPUT, "makes": "matches"}
     )
     sheet: Path | None = Field(
         None,
-        description="Also draw examples of the matches to this PNG.",
+        description="Also save examples of the matches in this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )

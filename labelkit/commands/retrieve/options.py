@@ -52,7 +52,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     query: Path | None = Field(
         None,
-        description="Query: an image file, a folder of images, or another store of the same model.",
+        description="Query: an image file, a folder of images, or another store made with the same model.",
         json_schema_extra=_STORE,
     )
     query_rows: tuple[int, ...] | None = Field(
@@ -78,7 +78,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
-        None, description="Model to embed the query with, if it is no longer where the store says."
+        None, description="Model to embed the query with, if the model is no longer where the store says."
     )
     label: tuple[str, ...] | None = Field(
         None, description="Restrict the hits to these comma-separated classes.", json_schema_extra=_FILTER
@@ -106,11 +106,13 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
         None, description="Also write the hits to this CSV.", json_schema_extra={**_OUTPUT, "makes": "csv"}
     )
     sheet: Path | None = Field(
-        None, description="Also draw query and hits to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None,
+        description="Also save the query and its hits as pictures in this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     dataset: str | None = Field(
         None,
-        description="For --sheet: data set of the images, if they moved since embed.",
+        description="For --sheet: data set with the images, if they have moved since `labelkit embed`.",
         json_schema_extra=_IMAGES,
     )
 

@@ -35,7 +35,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     """Options shared by the commands that draw what a run does with a few images."""
 
     checkpoint: Path = Field(
-        ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
+        ..., description="Run folder from `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
     )
     num_images: int | None = Field(
         None,
@@ -53,13 +53,17 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     )
     dataset: str | None = Field(
         None,
-        description="Data set to take images from; default: the run's.",
+        description="Data set to take images from; default: the run's data set.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path | None = Field(
-        None, description="Folder of the named data sets; default: the run's.", json_schema_extra=_IMAGES
+        None,
+        description="Folder with the named data sets; default: the folder used in the run.",
+        json_schema_extra=_IMAGES,
     )
-    split: str | None = Field(None, description="Split to use, or all; default: the run's.", json_schema_extra=_IMAGES)
+    split: str | None = Field(
+        None, description="Split to use, or all; default: the run's split.", json_schema_extra=_IMAGES
+    )
     seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
@@ -84,7 +88,8 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     block: tuple[int, ...] | None = Field(
         None,
-        description="Blocks to show, 0-based, comma-separated; default: those whose keys move, and the last.",
+        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys move, and the last "
+        "block.",
         json_schema_extra=_MODEL,
     )
     heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)
@@ -120,7 +125,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None,
         ge=1,
         le=100,
-        description="Instead of --rows: number of images to draw, chosen at random by --seed. Default: 4.",
+        description="Instead of --rows: number of images to show, chosen at random by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
@@ -156,12 +161,12 @@ class ShowCurvesConfig(PictureConfig):
     command: ClassVar[tuple[str, ...]] = ("show", "curves")
 
     run: tuple[Path, ...] = Field(
-        ..., min_length=1, description="Run folders of `labelkit train`, comma-separated; drawn into the same axes."
+        ..., min_length=1, description="Comma-separated run folders from `labelkit train`, plotted on the same axes."
     )
     metrics: tuple[str, ...] | None = Field(
         None,
-        description="Metrics to plot, by their logged names, comma-separated, patterns allowed "
-        "(diag/*/update_rel); default: loss, and the accuracies if there are any.",
+        description="Metrics to plot, by their logged names, comma-separated, patterns allowed (diag/*/update_rel); "
+        "default: the loss, and the accuracies if any were logged.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")
 

@@ -57,7 +57,7 @@ class StatusConfig(StageConfig):
     index: Path | None = Field(
         None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=STORE
     )
-    run: Path | None = Field(None, description="Run folder of `train`.", json_schema_extra=_RUN)
+    run: Path | None = Field(None, description="Run folder from `train`.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _needs_one(self) -> StatusConfig:

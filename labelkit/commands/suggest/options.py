@@ -12,7 +12,7 @@ from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import AddedLabelsOption, IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
-_RULE: JsonDict = {"panel": "Which"}
+_RULE: JsonDict = {"panel": "Selection"}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
@@ -24,25 +24,27 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of cluster or discover, whose groups (and confidence, if any) decide which images "
-        "are unsure.",
+        description="Result from cluster or discover, whose groups (and confidence, if any) decide which images are "
+        "unsure.",
         json_schema_extra=_STORE,
     )
     out: Path = Field(
         ..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra={**_OUTPUT, "makes": "csv"}
     )
     sheet: Path | None = Field(
-        None, description="Also draw the suggested images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None,
+        description="Also save the suggested images as a contact sheet in this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     num_images: int = Field(
-        20, ge=1, description="Number of images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
+        20, ge=1, description="Number of images to suggest.", json_schema_extra={"panel": "Selection", "short": "-n"}
     )
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
         "both",
-        description="coverage: images that represent many unlabeled ones (facility location); uncertainty: "
-        "images that fit two classes about equally; both: coverage weighted by uncertainty; typical: the center "
-        "of each large unlabeled cluster; k-center: the image farthest from all labeled ones; random: an "
-        "unbiased sample, for checking.",
+        description="coverage: images that represent many unlabeled images (facility location); uncertainty: images "
+        "that fit two classes about equally; both: coverage weighted by uncertainty; typical: the center of each "
+        "large unlabeled cluster; k-center: the image farthest from all labeled images; random: an unbiased sample, "
+        "for checking.",
         json_schema_extra=_RULE,
     )
     split: str = Field("all", description="Split to choose from, or all.", json_schema_extra=_RULE)
@@ -50,8 +52,9 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         0.005,
         ge=0,
         lt=1,
-        description="Squared distance, as a fraction of the mean, up to which images are near-duplicates. Only one "
-        "of them is suggested, none if one has a label.",
+        description="Images count as near-duplicates up to this squared distance, as a fraction of the mean squared "
+        "distance between images. Only one of several near-duplicates is suggested, and none if one of them has a "
+        "label.",
         json_schema_extra=_RULE,
     )
-    seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
+    seed: int = Field(0, ge=0, description="Random seed for k-means and random choices.", json_schema_extra=_RULE)

@@ -27,8 +27,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = Field(
         "dino",
-        description="Color augmentation. dino: jitter, gray, blur, and solarize in the second large view; none: "
-        "no change.",
+        description="Color augmentation. dino: color jitter, grayscale, blur, and solarize in the second large view; "
+        "none: no color change.",
         json_schema_extra=_VIEWS,
     )
 
@@ -37,13 +37,14 @@ class SelfDistillationConfig(SlowTargetConfig):
     )
     norm_last_layer: bool = Field(
         False,
-        description="Keep each weight vector of the last layer at norm 1 (released code: off for ViT-S, on for ViT-B).",
+        description="Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for "
+        "ViT-B).",
         json_schema_extra=_DISTILLATION,
     )
     freeze_last_layer_steps: int = Field(
         0,
         ge=0,
-        description="Number of initial steps with a frozen last layer; from scratch: one epoch.",
+        description="Number of initial steps with a frozen last layer; when training from scratch, use one epoch.",
         json_schema_extra=_DISTILLATION,
     )
     student_temperature: float = Field(
@@ -61,7 +62,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     teacher_warmup_steps: int = Field(
         0,
         ge=0,
-        description="Warm-up steps of the target network's temperature; from scratch: 30 epochs.",
+        description="Number of warm-up steps for the target network's temperature; when training from scratch, use 30 "
+        "epochs.",
         json_schema_extra=_DISTILLATION,
     )
     center_decay: float = Field(
@@ -110,7 +112,7 @@ class IBOTConfig(SelfDistillationConfig):
     patch_temperature: float = Field(
         0.07,
         gt=0,
-        description="Softmax temperature of the target network for patches; with --teacher-warmup-steps it starts at "
-        "0.04.",
+        description="Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "
+        "temperature starts at 0.04.",
         json_schema_extra={"panel": "Hidden patches"},
     )

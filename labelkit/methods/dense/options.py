@@ -51,8 +51,8 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
     projector_init: Literal["scratch", "checkpoint"] = Field(
         "checkpoint",
-        description="Initialization of the projector: random (scratch), or from the head in --weights or "
-        "--init-from, if there is one (DINO's full checkpoint, iBOT, Mugs, Leopart, a run of cotap).",
+        description="Initialization of the projector. scratch: random; checkpoint: from the head in --weights or "
+        "--init-from, if there is a head (in DINO's full checkpoint, iBOT, Mugs, Leopart, cotap runs).",
         json_schema_extra=_MODEL,
     )
     branch: Literal["online", "target"] = Field(
@@ -64,10 +64,10 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
     local_size: int = Field(96, ge=8, description="Size of a local view in pixels.", json_schema_extra=_VIEWS)
     global_scale: tuple[float, float] = Field(
-        (0.25, 1.0), description="Range of the area fraction of a global crop (Leopart).", json_schema_extra=_VIEWS
+        (0.25, 1.0), description="Range of area fractions for global crops (as in Leopart).", json_schema_extra=_VIEWS
     )
     local_scale: tuple[float, float] = Field(
-        (0.05, 0.25), description="Range of the area fraction of a local crop (Leopart).", json_schema_extra=_VIEWS
+        (0.05, 0.25), description="Range of area fractions for local crops (as in Leopart).", json_schema_extra=_VIEWS
     )
 
     dataset: str = Field(
@@ -78,8 +78,8 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
     scene_dataset: str | None = Field(
         None,
-        description="Images with several objects, specified like --dataset, or none. In cotap, only the dense "
-        "terms use them.",
+        description="Images with several objects, specified like --dataset, or none. In cotap, only the dense loss "
+        "terms use these images.",
         json_schema_extra=_DATA,
     )
 
@@ -91,7 +91,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     lr: float = Field(
         3e-5,
         gt=0,
-        description="Peak learning rate (DINO scales it with the batch size).",
+        description="Peak learning rate (in DINO, proportional to the batch size).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_final: float = Field(
@@ -103,7 +103,8 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     weight_decay: float = Field(
         0.024,
         ge=0,
-        description="Weight decay at the start; biases, one-dimensional parameters and filter prototypes have none.",
+        description="Weight decay at the start; biases, one-dimensional parameters and filter prototypes are not "
+        "decayed.",
         json_schema_extra=_OPTIMIZATION,
     )
     weight_decay_final: float = Field(
@@ -211,22 +212,25 @@ class CoTAPConfig(SlowTargetConfig):
 
     augmentation: Literal["dino", "paper", "none"] = Field(
         "dino",
-        description="Color augmentation. dino: jitter, gray, blur, solarize; paper: without solarize, which the "
-        "paper does not mention.",
+        description="Color augmentation. dino: color jitter, grayscale, blur, solarize; paper: the same without "
+        "solarize, which the paper does not mention.",
         json_schema_extra=_VIEWS,
     )
 
     image_alignment: float = Field(
-        1.0, ge=0, description="Weight of the alignment of class tokens (lambda-bar 1).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the class-token alignment loss (lambda-bar 1).", json_schema_extra=_TERMS
     )
     patch_alignment: float = Field(
-        1.0, ge=0, description="Weight of the alignment of patches (lambda 1).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the patch alignment loss (lambda 1).", json_schema_extra=_TERMS
     )
     image_concentration: float = Field(
-        1.0, ge=0, description="Weight of the pull toward neighbor images (lambda-bar 2).", json_schema_extra=_TERMS
+        1.0,
+        ge=0,
+        description="Weight of the loss that pulls images toward their neighbors (lambda-bar 2).",
+        json_schema_extra=_TERMS,
     )
     patch_ranking: float = Field(
-        1.0, ge=0, description="Weight of the ranking of patch similarities (lambda 2).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the ranking loss on patch similarities (lambda 2).", json_schema_extra=_TERMS
     )
     prototype_entropy: float = Field(
         1.0, ge=0, description="Weight of the loss on the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
@@ -236,11 +240,14 @@ class CoTAPConfig(SlowTargetConfig):
         0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
     )
     roi_size: int = Field(
-        7, ge=1, description="Number of cells along each side of an aligned overlap.", json_schema_extra=_RANKING
+        7,
+        ge=1,
+        description="Number of cells along each side of the grid on which the overlap of two views is compared.",
+        json_schema_extra=_RANKING,
     )
     ranking_loss: Literal["cotap", "bce"] = Field(
         "cotap",
-        description="Ranking loss: on the order of similarities (cotap, the paper's), or on their values (bce).",
+        description="Ranking loss. cotap: on the order of similarities, as in the paper; bce: on their values.",
         json_schema_extra=_RANKING,
     )
     ranking_views: Literal["aligned", "same"] = Field(
@@ -257,8 +264,8 @@ class CoTAPConfig(SlowTargetConfig):
     )
     neighbors: Path | None = Field(
         None,
-        description="File of neighbors to use; created if missing. Default: a file in the run folder. Neighbors "
-        "are computed once, with the initial target network.",
+        description="File with each image's neighbors; created if missing. Default: a file in the run folder. "
+        "Neighbors are computed once, with the initial target network.",
         json_schema_extra=_NEIGHBORS,
     )
 

@@ -38,12 +38,15 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     backbone: str = Field(
         "vit_base_patch16_224.dino",
-        description="A vision transformer by its timm name, or one of ours (`labelkit list backbones`).",
+        description="A vision transformer by its timm name, or one of labelkit's own (`labelkit list backbones`).",
         json_schema_extra=_MODEL,
     )
     pretrained: bool = with_default(BackboneOptions, "pretrained", True)
     grad_from_block: int = Field(
-        11, ge=0, description="First transformer block that is trained (0-based).", json_schema_extra=_MODEL
+        11,
+        ge=0,
+        description="First transformer block to train (0-based); earlier blocks stay frozen.",
+        json_schema_extra=_MODEL,
     )
     train_stem: bool = Field(
         False,
@@ -55,7 +58,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     num_classes: int | None = Field(
         None,
         ge=2,
-        description="Total number of old and new classes; default: from the data. If unknown, `labelkit "
+        description="Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
         "discover categories` estimates it.",
         json_schema_extra=_MODEL,
     )
@@ -114,15 +117,15 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     entropy_weight: float = Field(
         2.0,
         ge=0,
-        description="Weight of the mean-entropy regularizer (eps); differs by data set.",
+        description="Weight of the mean-entropy regularizer (eps); published values differ by data set.",
         json_schema_extra=_LOSS,
     )
 
     view_gap: bool = Field(
         False,
-        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled "
-        "images, and log both accuracies and the distance of their features. Takes two more passes over these "
-        "images.",
+        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled images. "
+        "Logs both accuracies and the distance between the features of the two views. Takes two more passes over "
+        "these images.",
         json_schema_extra={**_MONITOR, "before": False},
     )
 
@@ -148,20 +151,20 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
         "flip",
-        description="flip: move the teacher's keys; none: only a weak view for the teacher and a strong one for "
-        "the student. The paper's baselines: sda: the student's augmentation grows over the first half of "
-        "training; l2, kld, coral: a loss pulls the teacher's keys to the student's queries; da: targets "
-        "adjusted to equal class frequencies; fixmatch: only confident targets count.",
+        description="flip: move the teacher's keys; none: only a weak view for the teacher and a strong view for the "
+        "student. The paper's baselines: sda: the student's augmentation grows stronger over the first half of "
+        "training; l2, kld, coral: a loss pulls the teacher's keys to the student's queries; da: targets adjusted to "
+        "equal class frequencies; fixmatch: only confident targets count.",
         json_schema_extra=_ALIGN,
     )
     align_blocks: tuple[int, ...] = Field(
         (8, 9),
-        description="Blocks whose keys move, 0-based (8,9 = the paper's 9-10, fine-grained; 3,4 for CIFAR-10).",
+        description="Blocks whose keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for CIFAR-10).",
         json_schema_extra=_ALIGN,
     )
     update_space: Literal["key", "token", "literal"] = Field(
         "key",
-        description="Where to descend the energy. key: in the keys, per head; token: in the block's input; "
+        description="What to update by descending the energy. key: the keys, per head; token: the block's input; "
         "literal: Eq. 8 as printed.",
         json_schema_extra=_ALIGN,
     )
@@ -169,8 +172,10 @@ class FlipClassConfig(DiscoveryTrainConfig):
     beta: float | Literal["auto"] = Field(
         1.0, description="Inverse temperature of the alignment; auto = 1/sqrt(head width).", json_schema_extra=_ALIGN
     )
-    gamma_update: float = Field(0.1, ge=0, description="Step size of the update.", json_schema_extra=_ALIGN)
-    gamma_reg: float = Field(0.5, ge=0, description="Weight of the prior in the update.", json_schema_extra=_ALIGN)
+    gamma_update: float = Field(0.1, ge=0, description="Step size of the alignment update.", json_schema_extra=_ALIGN)
+    gamma_reg: float = Field(
+        0.5, ge=0, description="Weight of the prior in the alignment update.", json_schema_extra=_ALIGN
+    )
     student_view: Literal["strong", "weak"] = Field(
         "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
     )
@@ -227,6 +232,6 @@ class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
     )
     symmetric: bool = Field(
         True,
-        description="Each view teaches the other; else the first teaches the second.",
+        description="Each view teaches the other; otherwise, only the first teaches the second.",
         json_schema_extra={"panel": "Loss"},
     )

@@ -31,7 +31,7 @@ class TeacherRecipe(PixelOptions):
     noise: float = Field(
         0.0,
         ge=0,
-        description="Standard deviation of Gaussian noise on the normalized pixels.",
+        description="Standard deviation of the Gaussian noise added to the normalized pixels.",
         json_schema_extra=_VIEWS,
     )
     lr_horizon: float = Field(
@@ -58,14 +58,15 @@ class TeacherRecipe(PixelOptions):
         0.9,
         ge=0,
         lt=1,
-        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (ramps).",
+        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (schedule "
+        "ramps only).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.9},
     )
     adam_beta2_start: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (ramps).",
+        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (schedule ramps only).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.999},
     )
 
@@ -94,7 +95,7 @@ class MeanTeacherOptions(TwoStreamOptions):
     whitening: Literal["none", "zca"] = Field(
         "none",
         description="zca: first normalize the contrast of each image and whiten pixels with statistics of the "
-        "training images, as in the released code for CIFAR-10; --noise is added afterward. For images of up to "
+        "training images, as in the published code for CIFAR-10; --noise is added afterward. For images of up to "
         "4,096 values.",
         json_schema_extra={**_VIEWS, "before": "none"},
     )
@@ -102,7 +103,8 @@ class MeanTeacherOptions(TwoStreamOptions):
         0.99,
         ge=0,
         lt=1,
-        description="EMA decay of the teacher's weights while the consistency ramps up; afterward --ema-decay.",
+        description="EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay "
+        "applies.",
         json_schema_extra=_AVERAGES,
     )
     consistency_weight: float = Field(
@@ -120,14 +122,14 @@ class MeanTeacherOptions(TwoStreamOptions):
     )
     class_norm: Literal["labeled", "batch"] = Field(
         "labeled",
-        description="Divisor of the summed cross-entropy: the number of labeled images, or the batch size "
-        "(released code for ResNet-26).",
+        description="Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
+        "code for ResNet-26).",
         json_schema_extra=_LOSS,
     )
     num_heads: Literal[1, 2] = Field(
         1,
-        description="Number of linear classifiers. 2: one for the labels, which also predicts, and one for the "
-        "consistency (released code for ResNet-26).",
+        description="Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
+        "consistency loss (published code for ResNet-26).",
         json_schema_extra=_LOSS,
     )
 

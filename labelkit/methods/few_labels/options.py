@@ -56,9 +56,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
-        description="Which labels training may use. few-labels: --num-labels, equally many per class, drawn by "
-        "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given "
-        "for your own folder or CSV. Other values: as for category discovery.",
+        description="Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn "
+        "by --label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given "
+        "for your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(
@@ -70,15 +70,16 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     augmentation: Literal["none", "digits", "crop-flip"] = Field(
         "crop-flip",
-        description="Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; "
-        "digits: shift with empty borders. Sets where a flip changes the class are never flipped.",
+        description="Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; digits: "
+        "shift with empty borders. No flips in data sets where a flip changes the class.",
         json_schema_extra=_VIEWS,
     )
     ema_decay: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="EMA decay of the teacher's weights; in Mean Teacher, after the ramp-up of the consistency.",
+        description="EMA decay of the teacher's weights. Mean Teacher uses it only after --consistency-weight has "
+        "ramped up.",
         json_schema_extra=_AVERAGES,
     )
 
@@ -156,8 +157,8 @@ class MixMatchOptions(StageConfig):
         1 / 64,
         ge=0,
         le=1,
-        description="Fraction of --steps over which --unlabeled-weight ramps up from 0 (released code: 16,384 "
-        "of 1,048,576).",
+        description="Fraction of --steps over which --unlabeled-weight ramps up from 0 (published code: 16,384 of "
+        "1,048,576).",
         json_schema_extra=_MIXMATCH,
     )
 
@@ -172,7 +173,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="Number of labeled images in --batch-size (published code: 64, with 448 unlabeled ones).",
+        description="How many of the --batch-size images are labeled (published code: 64, plus 448 unlabeled).",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -180,7 +181,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
         None,
         ge=0,
         le=1,
-        description="Minimum confidence at which an unlabeled image is learned (FixMatch: 0.95); default: "
+        description="Minimum confidence at which an unlabeled image is used for training (FixMatch: 0.95); default: "
         "thresholds that adapt to the network's confidence and the distribution of its predictions.",
         json_schema_extra={"panel": "FreeMatch"},
     )
@@ -207,7 +208,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="Number of labeled images in --batch-size; default: half.",
+        description="How many of the --batch-size images are labeled; default: half.",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -235,8 +236,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="balanced: classes get images in proportion to their labels. global: the best images over "
-        "all classes (the literal reading); some classes may get none.",
+        description="balanced: each class gets images in proportion to its labels. global: the best images over all "
+        "classes (the paper taken literally); some classes may get none.",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -255,7 +256,7 @@ class CriticalSearchOptions(SearchOptions):
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
         "max_entropy",
-        description="Which of the confined images come first: the most or the least ambiguous, or the nearest.",
+        description="Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest.",
         json_schema_extra=_DISCOVERY,
     )
     confine: bool = Field(
@@ -305,17 +306,17 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     pretext_steps: int = Field(
         0,
         ge=0,
-        description="Number of pretraining updates, in which the network learns to predict quarter-turn "
-        "rotations of all images (Table 3.9). They do not count toward --steps, and restart if interrupted.",
+        description="Number of pretraining updates, in which the network learns to predict quarter-turn rotations of "
+        "all images (Table 3.9). They do not count toward --steps, and start over if interrupted.",
         json_schema_extra={**_PRETEXT, "before": 0},
     )
 
     guidance_weight: float = Field(
         0.2,
         ge=0,
-        description="Weight, times --unlabeled-weight, of the squared difference between the student's "
-        "predictions and those of the last block's master on unlabeled images (ours; not in any equation; 1 "
-        "hurt on digits).",
+        description="Weight, multiplied by --unlabeled-weight, of the squared difference between the student's "
+        "predictions and those of the last block's master on unlabeled images (our choice; in none of the equations; "
+        "1 hurt on digits).",
         json_schema_extra=_MASTER,
     )
     guide: Literal["composed", "average"] = Field(
@@ -326,25 +327,28 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     compose_at: Literal["last-stage", "pool"] = Field(
         "last-stage",
-        description="Where to combine the three networks: before the last stage of the backbone, or at its "
-        "output (any backbone; the paper names no layer).",
+        description="Where to combine the three networks: before the last stage of the backbone, or at its output "
+        "(works with any backbone). The paper names no layer.",
         json_schema_extra=_MASTER,
     )
     master_steps: int | None = Field(
         None,
         ge=1,
-        description="Number of updates of the master after each block; default: a tenth of the block (ours; not "
+        description="Number of updates of the master after each block; default: a tenth of the block (our choice; not "
         "published).",
         json_schema_extra=_MASTER,
     )
     discrimination: Literal["ratio", "none"] = Field(
         "ratio",
-        description="Loss on the distances of master features to the two nearest centroids.",
+        description="Loss on the distances from the master's features to their two nearest centroids.",
         json_schema_extra=_MASTER,
     )
 
     growth_factor: float = Field(
-        2.0, gt=1, description="Growth factor of the labels per discovery.", json_schema_extra=_GROWTH
+        2.0,
+        gt=1,
+        description="Factor by which the number of labels grows at each discovery.",
+        json_schema_extra=_GROWTH,
     )
     growth_limit: float = Field(
         10.0,
@@ -361,16 +365,16 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     generation_blocks: int = Field(
         15,
         ge=1,
-        description="Number of blocks between discoveries. The master learns from the last discovery, the "
-        "student from the one before.",
+        description="Number of blocks between discoveries. The master learns from the last discovery, the student "
+        "from the discovery before it.",
         json_schema_extra=_GROWTH,
     )
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Minimum fraction of the averaged network's predictions that must change between "
-        "discoveries; growth ends if fewer change. 0: never.",
+        description="Minimum fraction of the averaged network's predictions that must change between discoveries; "
+        "growth ends if fewer change. 0: never end growth for this reason.",
         json_schema_extra=_STOP,
     )
 

@@ -66,19 +66,19 @@ class SnowballConfig(
     steps: int = Field(
         150_000,
         ge=1,
-        description="Number of steps of the first phase, on the initial labels.",
+        description="Number of steps in the first phase, on the initial labels.",
         json_schema_extra={"panel": "Optimization"},
     )
     later_steps: int | None = Field(
         None,
         ge=1,
-        description="Number of steps of each later phase; default: a third of --steps (our choice; not in the paper).",
+        description="Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).",
         json_schema_extra=_OPTIMIZATION,
     )
     later_lr_ratio: float = Field(
         0.5,
         gt=0,
-        description="Ratio of the peak learning rate of later phases to that of the first (our choice; not in "
+        description="Ratio of the peak learning rate in later phases to that in the first phase (our choice; not in "
         "the paper).",
         json_schema_extra=_OPTIMIZATION,
     )
@@ -87,27 +87,27 @@ class SnowballConfig(
         None,
         ge=0,
         lt=1,
-        description="Dropout inside the backbone, above 0 only if it has dropout layers; none: the backbone's "
-        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
+        description="Dropout rate inside the backbone, above 0 only if the backbone has dropout layers; none: the "
+        "backbone's default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
         json_schema_extra={"panel": "Model"},
     )
 
     trainer: Literal["mean-teacher", "mixmatch"] = Field(
         "mean-teacher",
-        description="How the student learns in each phase; options of the other way have no effect.",
+        description="How the student learns in each phase; options of the other trainer have no effect.",
         json_schema_extra=_LOSS,
     )
     master: bool = Field(
         True,
-        description="Form a master, the average of the teacher, after the first discovery. Otherwise the "
-        "teacher discovers and is evaluated (arm B of the ablation).",
+        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
+        "discovers and is evaluated (arm B of the paper's ablation).",
         json_schema_extra=_AVERAGES,
     )
     generations: int = Field(
         3,
         ge=1,
-        description="Number of times the labels grow from the initial ones. Each generation discards the "
-        "discoveries of the one before.",
+        description="Number of times the labels grow from the initial ones. Each generation discards the discoveries "
+        "of the generation before it.",
         json_schema_extra=_GROWTH,
     )
     cap: float = Field(
@@ -119,14 +119,14 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
-        description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "
-        "10 times as large; random: any; max: the farthest; auto = far for mixmatch, else min.",
+        description="Which images to take. min: the nearest to a class mean; far: the farthest within a confident set "
+        "10 times as large; random: any; max: the farthest; auto: far for mixmatch, else min.",
         json_schema_extra=_DISCOVERY,
     )
     found_labels: Literal["assigned", "true"] = Field(
         "assigned",
-        description="Label of a discovered image. true: its hidden label, to measure the cost of wrong labels "
-        "(Table 2.9); the set must have labels.",
+        description="Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
+        "(Table 2.9); the data set must have labels.",
         json_schema_extra={**_DISCOVERY, "before": "assigned"},
     )
 
@@ -134,14 +134,14 @@ class SnowballConfig(
         0.01,
         ge=0,
         le=1,
-        description="Minimum fraction of predictions that must change. A generation ends if fewer changed since "
-        "its last phase, the run if fewer changed since the last generation. 0: never.",
+        description="Minimum fraction of predictions that must change. A generation ends if fewer changed since its "
+        "last phase, and the run if fewer changed since the last generation. 0: neither ends for this reason.",
         json_schema_extra=_STOP,
     )
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of steps: no phase starts that would exceed it. Default: unlimited.",
+        description="Maximum number of steps: a phase that would exceed it is not started. Default: unlimited.",
         json_schema_extra=_STOP,
     )
 

@@ -36,9 +36,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
-        description="Which labels training may use. given: all existing labels except those of "
-        "--holdout-classes; unlabeled images are left out where training needs labels. Other values: as for "
-        "category discovery.",
+        description="Which labels training may use. given: all existing labels except those of --holdout-classes; "
+        "unlabeled images are left out where training needs labels. Other values: as in `labelkit train gcd --help`.",
         json_schema_extra=_DATA,
     )
 
@@ -71,7 +70,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     new_lr_scale: float = Field(
         10.0,
         gt=0,
-        description="Learning-rate multiplier of new layers (embedding, attention).",
+        description="Learning-rate multiplier for new layers (embedding, attention).",
         json_schema_extra=_OPTIMIZATION,
     )
     warm_epochs: int = Field(
@@ -83,9 +82,9 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
         "box",
-        description="Training augmentation. box: random crop of 16 to 100 % of the area, flip (released code); "
-        "crop: 227-pixel crop of an image whose shorter side is 256, flip (as in the text); crop-flip: shift by "
-        "up to 4 pixels, flip; digits: zoom, rotation, shift.",
+        description="Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; "
+        "crop (as described in the chapter): 227-pixel crop of an image whose shorter side is 256, and flip; "
+        "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
         json_schema_extra=_VIEWS,
     )
     mirror: bool = Field(
@@ -189,7 +188,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
 
     san: bool = Field(
-        True, description="Use the spatial assembly; --no-san is the baseline.", json_schema_extra=_ASSEMBLY
+        True, description="Use the spatial assembly; --no-san: the baseline without it.", json_schema_extra=_ASSEMBLY
     )
     san_before: str = Field(
         "inception5a",
@@ -202,31 +201,31 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         0.9,
         gt=0,
         lt=1,
-        description="Initial weight of a feature's own position; 0.5 for networks from scratch.",
+        description="Initial weight of a feature's own position; use 0.5 when training from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
     san_lr_scale: float = Field(
         30.0,
         gt=0,
-        description="Learning-rate multiplier of the predictor; 5 for networks from scratch.",
+        description="Learning-rate multiplier for the predictor; use 5 when training from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
     entropy_weight: float = Field(
         0.01,
         ge=0,
-        description="Loss weight of the entropy of the assembly's weights (Eq. 5.5).",
+        description="Weight of the entropy loss on the assembly's weights (Eq. 5.5).",
         json_schema_extra=_ASSEMBLY,
     )
     correlation_weight: float = Field(
         0.01,
         ge=0,
-        description="Loss weight of the correlation of the assembly's weights (Eq. 5.6).",
+        description="Weight of the correlation loss on the assembly's weights (Eq. 5.6).",
         json_schema_extra=_ASSEMBLY,
     )
     coherence_weight: float = Field(
         0.01,
         ge=0,
-        description="Loss weight of the local coherence of the assembly's weights (Eq. 5.8).",
+        description="Weight of the local coherence loss on the assembly's weights (Eq. 5.8).",
         json_schema_extra=_ASSEMBLY,
     )
     term_ramp: tuple[float, float] = Field(
@@ -237,8 +236,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     term_gradients: Literal["predictor", "network"] = Field(
         "predictor",
-        description="What the entropy, correlation and coherence losses train: only the predictor of the "
-        "weights (chapter), or also the network before it.",
+        description="What the entropy, correlation and coherence losses train: only the predictor of the weights (as "
+        "described in the chapter), or also the network before the predictor.",
         json_schema_extra={**_ASSEMBLY, "before": "network"},
     )
 
@@ -252,14 +251,14 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     proxy_lr_scale: float = Field(
         100.0,
         gt=0,
-        description="Learning-rate multiplier of class vectors (proxy-anchor, cross-entropy).",
+        description="Learning-rate multiplier for class vectors (proxy-anchor, cross-entropy).",
         json_schema_extra=_LOSS,
     )
 
     memory: Literal["momentum", "queue", "none"] = Field(
         "momentum",
-        description="Also compare with embeddings of earlier steps. momentum: made by an EMA copy of the "
-        "network; queue: made by the network itself at those steps (XBM).",
+        description="Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
+        "network; queue: computed by the network itself at those steps (XBM).",
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
@@ -270,8 +269,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = Field(
         "contrastive",
-        description="Loss on pairs with the memory. contrastive: as in XBM's code; contrastive-bayesian: as in "
-        "the paper that the chapter cites.",
+        description="Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
+        "contrastive-bayesian: as in the paper that the chapter cites.",
         json_schema_extra=_MEMORY,
     )
 

@@ -47,7 +47,8 @@ class TACCCLConfig(MetricLearningConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
-        description="Which labels training may use; this method uses none.",
+        description="Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
+        "never uses labels.",
         json_schema_extra={"panel": "Data"},
     )
     clip_grad_norm: float | None = Field(
@@ -82,19 +83,21 @@ class TACCCLConfig(MetricLearningConfig):
 
     tac: bool = Field(
         True,
-        description="Train on a second, transformed view too: attention consistency and feature similarity.",
+        description="Also train on a second, transformed view, with attention-consistency and feature-similarity "
+        "losses.",
         json_schema_extra=_ATTENTION,
     )
     feature_weight: float = Field(
         0.1,
         ge=0,
-        description="Weight of the feature similarity; large values make training collapse (ours).",
+        description="Weight of the feature-similarity loss (our choice); large values make training collapse.",
         json_schema_extra=_ATTENTION,
     )
 
     matches: Path | None = Field(
         None,
-        description="Matched pairs of images, from `labelkit match`: the second view may then show the matched image.",
+        description="File with matched pairs of images, from `labelkit match`: the second view may then show the "
+        "matched image.",
         json_schema_extra={"panel": "Matching images"},
     )
 

@@ -34,8 +34,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
-        description="Which labels training may use. given: all existing labels; unlabeled images are left out "
-        "of training. Other values: as for category discovery.",
+        description="Which labels training may use. given: all existing labels; unlabeled images are left out of "
+        "training. Other values: as in `labelkit train gcd --help`.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(
@@ -59,8 +59,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     class_weights: Literal["none", "batch", "global"] = Field(
         "none",
-        description="Weight images so that classes count equally: within each batch (released code), or over "
-        "the whole set.",
+        description="Weight images so that classes count equally: within each batch (published code), or over the "
+        "whole set.",
         json_schema_extra=_LOSS,
     )
     mixup_alpha: float = Field(
@@ -72,9 +72,9 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = Field(
         "imagenet",
-        description="Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, "
-        "flip; imagenet-jitter: also color jitter of 0.4; digits: zoom, rotation, shift. Sets where a flip "
-        "changes the class are never flipped.",
+        description="Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, flip; "
+        "imagenet-jitter: also color jitter of 0.4; digits: zoom, rotation, shift. No flips in data sets where a flip "
+        "changes the class.",
         json_schema_extra=_VIEWS,
     )
 
@@ -103,10 +103,10 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
         "uniform",
-        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same "
-        "angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with "
-        "--no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), "
-        "ordered by --class-vectors if set; words: the vectors of --class-vectors.",
+        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same angle "
+        "(ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with --no-reassign: "
+        "hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), ordered by "
+        "--class-vectors if set; words: the vectors from --class-vectors.",
         json_schema_extra=_PROTOTYPES,
     )
     class_vectors: Path | None = Field(
@@ -118,8 +118,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     )
     prototypes_from: Path | None = Field(
         None,
-        description="Use the prototypes in this file of `labelkit prototypes`, or the class directions learned "
-        "by this run of `train softmax`.",
+        description="Use the prototypes in this file from `labelkit prototypes`, or the class directions learned in "
+        "this run of `train softmax`.",
         json_schema_extra=_PROTOTYPES,
     )
 
@@ -127,8 +127,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         SHARPEST_T,
         gt=0,
         le=1e9,
-        description="Sharpen the loss of the prototypes step by step up to this value, until only the largest "
-        "cosine counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the "
+        description="Sharpen the loss that spreads the prototypes step by step up to this value, until only the "
+        "largest cosine counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the "
         "widest spread.",
         json_schema_extra={**_PROTOTYPES, "before": SHARPEST_T},
     )
@@ -154,8 +154,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     )
     reduction: Literal["sum", "half-mean"] = Field(
         "half-mean",
-        description="Reduction of the inner-product loss over a batch. sum: as in the released code for "
-        "balanced data; half-mean: as in the paper. The best learning rate depends on it.",
+        description="Reduction of the inner-product loss over a batch. sum: as in the published code for balanced "
+        "data; half-mean: as in the paper. The best learning rate depends on this choice.",
         json_schema_extra=_LOSS,
     )
 
@@ -182,6 +182,6 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     uniformity_weight: float = Field(
         0.0,
         ge=0,
-        description="Weight of the uniformity loss on the directions of the classifier (Table 8: 0.01).",
+        description="Weight of the uniformity loss on the classifier directions (Table 8: 0.01).",
         json_schema_extra=_LOSS,
     )

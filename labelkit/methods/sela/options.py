@@ -38,8 +38,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     labels: Path | None = Field(
         None,
-        description="Labels for evaluating the run; training uses none. A CSV with a path column and a label "
-        "column, or a result of `labelkit label`: its name, or OTHER.h5.results/NAME.h5 for another store. "
+        description="Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
+        "or a result from `labelkit label`: its name, or OTHER.h5.results/NAME.h5 if it belongs to another store. "
         "Default: the labels of the store or the images.",
         json_schema_extra=option("Labels", preset=False),
     )
@@ -53,7 +53,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     lam: float = Field(
         25.0,
         gt=0,
-        description="Weight of the assignment against its entropy (lambda); depends on the scale of the logits.",
+        description="Weight of the assignment against its entropy (lambda); a good value depends on the scale of the "
+        "logits.",
         json_schema_extra=_LABELS,
     )
     prior: str = Field(
@@ -68,8 +69,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
         "quadratic",
-        description="When to optimize labels: at even intervals, or more often at the start; official-*: at the "
-        "times of the released code.",
+        description="When to optimize labels: at even intervals, or more often at the start; official-*: at the times "
+        "used in the published code.",
         json_schema_extra=_LABELS,
     )
     refresh: Literal["all", "one"] = Field(
@@ -80,8 +81,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     label_pass: Literal["clean", "official"] = Field(
         "clean",
-        description="How to run the label pass. clean: without augmentation and dropout; official: as in "
-        "training, updating running statistics (released code).",
+        description="How to run the network on all images before labels are optimized. clean: without augmentation "
+        "and dropout; official: as in training, updating running statistics (published code).",
         json_schema_extra=_PASS,
     )
     solver_tolerance: float = Field(
@@ -93,7 +94,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
         "imagenet",
-        description="Training augmentation: a recipe of the released code, or digits.",
+        description="Training augmentation: a recipe from the published code, or digits.",
         json_schema_extra=_VIEWS,
     )
 

@@ -39,15 +39,15 @@ class SiameseConfig(RepresentationTrainConfig):
 
     loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = Field(
         "simclr",
-        description="simclr: each view finds the other one in the batch; moco: in a queue filled by a momentum "
-        "network; barlow-twins: the views correlate dimension by dimension; simsiam: each view predicts the "
-        "other.",
+        description="simclr: each view must find the other view in the batch; moco: each view must find the other "
+        "view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: the views correlate "
+        "dimension by dimension; simsiam: each view predicts the other.",
         json_schema_extra=_LOSS,
     )
     temperature: float = Field(
         0.5,
         gt=0,
-        description="Softmax temperature of simclr and moco (published for MoCo: 0.07, for v2: 0.2).",
+        description="Softmax temperature for simclr and moco (published: 0.07 for MoCo, 0.2 for MoCo v2).",
         json_schema_extra=_LOSS,
     )
     redundancy_weight: float = Field(
@@ -59,7 +59,8 @@ class SiameseConfig(RepresentationTrainConfig):
     loss_scale: float = Field(
         0.024,
         gt=0,
-        description="Factor of the Barlow Twins loss, a sum over all pairs of dimensions (default: released code).",
+        description="Factor applied to the Barlow Twins loss, a sum over all pairs of dimensions (default: as in the "
+        "published code).",
         json_schema_extra={**_LOSS, "before": 1.0},
     )
     queue_size: int = Field(4096, ge=1, description="Queue size in images (moco).", json_schema_extra=_LOSS)
@@ -90,17 +91,17 @@ class SiameseConfig(RepresentationTrainConfig):
     )
     crop: Literal["independent", "same", "none"] = Field(
         "independent",
-        description="Crop of each view: a separate one, the first view's crop for both, or the whole image.",
+        description="Crop for each view: a separate crop per view, the first view's crop for both, or the whole image.",
         json_schema_extra=_VIEWS,
     )
     crop_scale: tuple[float, float] = Field(
-        (0.08, 1.0), description="Range of the area fraction of a crop.", json_schema_extra=_VIEWS
+        (0.08, 1.0), description="Range of area fractions for crops.", json_schema_extra=_VIEWS
     )
     flip_prob: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Probability of a horizontal flip, in sets where it keeps the class.",
+        description="Probability of a horizontal flip, in data sets where a flip keeps the class.",
         json_schema_extra=_VIEWS,
     )
     jitter_prob: float = Field(

@@ -31,7 +31,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     budget: str = Field(
         "10m",
         description="Training time per run: 90s, 10m or 2h. A run that would take longer gets fewer epochs or steps "
-        "and shorter schedules, never more than its preset.",
+        "and shorter schedules, never longer ones than its preset.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
 
@@ -76,7 +76,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         json_schema_extra=_DATA,
     )
     split_seed: int = Field(
-        0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA
+        0,
+        ge=0,
+        description="Random seed for --holdout and for the labels of discovery methods.",
+        json_schema_extra=_DATA,
     )
     neighbors: int = Field(10, ge=1, description="Number of neighbors of the kNN evaluation.")
 

@@ -22,27 +22,28 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     new: tuple[Path, ...] = Field(
         ...,
         min_length=1,
-        description="Photos, folders of photos, or stores of the same model. - reads paths from standard input, "
-        "one per line, or separated by NUL (`find -print0`).",
+        description="Photos, folders of photos, or stores made with the same model. Give - to read paths from "
+        "standard input, one per line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
     from_: Path = Field(
         ...,
-        description="Folder that `labelkit start` made, or a store with a result of `labelkit discover answer`.",
+        description="Folder that `labelkit start` made, or a store with a result from `labelkit discover answer`.",
         json_schema_extra=option("Answers", preset=False),
     )
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of the store to predict with: predictions of `discover answer`, or groups. Default: "
-        "the newest predictions.",
+        description="Result in the store to predict with: predictions from `discover answer`, or groups. Default: the "
+        "newest predictions.",
         json_schema_extra=option("Answers", preset=False),
     )
     min_confidence: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Confidence below which a photo is unsure, in [0, 1]. Default: that of the stored predictions.",
+        description="Confidence below which a photo is unsure, in [0, 1]. Default: the value used for the stored "
+        "predictions.",
         json_schema_extra=option("Answers"),
     )
     labels: Path | None = Field(
@@ -59,8 +60,8 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         0.01,
         ge=0,
         le=1,
-        description="Maximum fraction of unreadable photos; they are listed and skipped. Above it, the command "
-        "exits with code 3 after predicting the others.",
+        description="Maximum fraction of unreadable photos, which are listed and skipped. If more are unreadable, the "
+        "command exits with code 3 after predicting the readable photos.",
         json_schema_extra=option("Photos"),
     )
     format: Literal["table", "csv", "jsonl"] | None = Field(

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from labelkit.options.base import StageConfig, option
 
-_WHAT = option("What", preset=False)
+_WHAT = option("Selection", preset=False)
 _RUN = option("Run", preset=False)
 
 
@@ -20,17 +20,17 @@ class ReproduceConfig(StageConfig):
 
     table: str | None = Field(
         None,
-        description="Name of a table (`labelkit list tables`), or a YAML file like those in presets/tables.",
+        description="Name of a table (`labelkit list tables`), or a YAML file like the files in presets/tables.",
         json_schema_extra={"positional": True},
     )
-    all: bool = Field(False, description="Run all tables.", json_schema_extra=_WHAT)
+    all: bool = Field(False, description="Reproduce all tables.", json_schema_extra=_WHAT)
     row: tuple[str, ...] | None = Field(
         None,
-        description="Rows of the table to run; a unique part of the name suffices.",
+        description="Rows of the table to reproduce; a unique part of the name suffices.",
         json_schema_extra=_WHAT,
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of seeds per row: 0, 1, ...", json_schema_extra=_RUN)
-    data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
+    data_root: Path = Field(Path("data"), description="Folder with the named data sets.", json_schema_extra=_RUN)
     device: str = Field(
         "auto", description="Device to run networks on: auto, cpu, cuda, cuda:N.", json_schema_extra=_RUN
     )

@@ -21,7 +21,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     labels: tuple[Path, ...] | None = Field(
         None,
-        description="CSV with columns path,label of some photos; repeatable. Labels of earlier calls and those "
+        description="CSV with columns path,label for some photos; repeatable. Labels of earlier calls and those "
         "entered in next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
         json_schema_extra=option("Labels", preset=False),
     )
@@ -37,8 +37,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     backbone: str = Field(
         "auto",
-        description="Network that embeds the photos: a name, or several, A+B, whose published weights are downloaded "
-        "if missing. auto: the best one installed, without download; pixels: no network.",
+        description="Network that embeds the photos: a backbone name, or several joined as A+B; published weights are "
+        "downloaded if missing. auto: the best backbone installed, without download; pixels: no network.",
     )
     num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
     min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which a photo is unsure, in [0, 1].")
@@ -50,11 +50,11 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = Field(
         False,
-        description='Then label in the browser. "Ask again" there, and Ctrl-C at the end, update all tables. Needs '
-        "starlette and uvicorn.",
+        description='After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, '
+        "update all tables. Needs starlette and uvicorn.",
         json_schema_extra=option("Labels", preset=False),
     )
-    seed: int = Field(0, ge=0, description="Random seed of all steps.", json_schema_extra=option("Run"))
+    seed: int = Field(0, ge=0, description="Random seed for all steps.", json_schema_extra=option("Run"))
     dry_run: bool = Field(
         False,
         description="Show the steps and the estimated time without writing anything.",

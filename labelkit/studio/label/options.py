@@ -42,12 +42,12 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     label_column: str | None = Field(
         None,
-        description="Column of the CSV of --from that holds the labels; default: label, class or category.",
+        description="Column of the --from CSV that holds the labels; default: label, class or category.",
         json_schema_extra=_LABELS,
     )
     labels: Path | None = Field(
         None,
-        description="Earlier result of `labelkit label` to add to; default: start from the store's labels that "
+        description="Earlier result from `labelkit label` to add to; default: start from the store's labels that "
         "training may use.",
         json_schema_extra=_LABELS,
     )
@@ -68,7 +68,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv, --export or --serve: data set of the images, if they moved since embed.",
+        description="With --csv, --export or --serve: data set with the images, if they have moved since `labelkit "
+        "embed`.",
         json_schema_extra=_IMAGES,
     )
 
@@ -100,8 +101,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     grouping: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --serve or --export atlas: result of cluster or discover whose groups are shown; default: as "
-        "in report.",
+        description="With --serve or --export atlas: result from cluster or discover whose groups are shown; default: "
+        "the same choice as in `labelkit report`.",
         json_schema_extra=_SERVE,
     )
     open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
