@@ -48,7 +48,7 @@ class TACCCLConfig(MetricLearningConfig):
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
         description="Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
-        "never uses labels.",
+        "uses clusters, not labels.",
         json_schema_extra={"panel": "Data"},
     )
     clip_grad_norm: float | None = Field(
