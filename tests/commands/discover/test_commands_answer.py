@@ -78,6 +78,29 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
 
 
+def test_embeddings_that_are_never_negative_count_by_their_square_roots(
+    make_store: Any, rng: np.random.Generator
+) -> None:
+    labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+    columns = {
+        "labels": labels.tolist(),
+        "labeled": (np.arange(len(labels)) % PER_CLASS < LABELED).astype(int).tolist(),
+    }
+    rows = rng.gamma(0.5, size=(len(labels), 12)) + 0.4 * np.eye(12)[labels]
+    plain = make_store(rows, name="plain.h5", **columns)
+    # a number below 0 in every row, too small to count
+    rooted = make_store(np.column_stack([np.sqrt(rows), np.full(len(rows), -1e-7)]), name="rooted.h5", **columns)
+
+    for store in (plain, rooted):
+        answer(store, num_clusters=CLASSES)
+
+    one, two = (read_result(store, "answer").arrays for store in (plain, rooted))
+    assert [arrays["rule_settings"][3] for arrays in (one, two)] == [1, 0]
+    # rounding moves single images between near groups
+    assert (one["group_ids"] == two["group_ids"]).mean() > 0.98
+    np.testing.assert_allclose(one["confidence"], two["confidence"], atol=0.05)
+
+
 @pytest.mark.slow
 def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
     one, two = build(0.3), build(0.3, name="two.h5")
