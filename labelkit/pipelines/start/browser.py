@@ -58,43 +58,37 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
     again = command_words(config.model_copy(update={"out": folder, "labels": None, "label_column": None}))
 
     def predict(asking: BackgroundPredictor) -> Result:
-        _read_again(folder, noted)
         asking.run_command(*again)
         last = Record.read(folder).rounds[-1]
         if last["store"] != store.name:
             raise ValueError("photos were added, changed or removed: end this with Ctrl-C, and start again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
-    _read_again(folder, noted)
+    Record.read(folder).note(_STEP, "", {}, [], noted)
     serve_labels(label, predict)
-    _read_again(folder, noted)
     return once(config)
 
 
-def _read_again(folder: Path, noted: dict[str, Any]) -> None:
-    """Let the next call take the labels of a session, although another call may have taken those there were by then."""
-    record = Record.read(folder)
-    before = record.steps.get(_STEP, {}).get("values", {})
-    taken = before.get("taken", []) if noted.items() <= before.items() else []
-    record.note(_STEP, "", {}, [], {**noted, "taken": taken})
+def browser_labels(record: Record) -> tuple[int, list[WrittenLabel]]:
+    """Return the last round of the last browser session, and its labels unless a call has read this round already.
 
-
-def browser_labels(record: Record) -> list[WrittenLabel]:
-    """Return the labels of the last browser session that ``start`` has not read yet; removed labels are empty."""
+    The text of a label is empty if it was removed there: by hand, or since an earlier call read it.
+    """
     noted = record.steps.get(_STEP, {}).get("values", {})
-    store = record.path.with_name(str(noted.get("store")))
-    if not noted or noted.get("done") or not store.is_file():
-        return []
-    if noted["session"] not in list_results(open_store(store)):
-        return []
-    labels = [WrittenLabel(*one) for one in session_labels(open_store(store), noted["session"])]
+    path = record.path.with_name(str(noted.get("store")))
+    if not noted or not path.is_file() or noted["session"] not in list_results(store := open_store(path)):
+        return 0, []
+    last, found = session_labels(store, noted["session"])
+    if last == noted.get("round"):
+        return last, []
+    labels = [WrittenLabel(*one) for one in found]
     there = {(label.path, label.file) for label in labels}
     gone = ((path, file) for path, file in noted.get("taken", []) if (path, file) not in there)
-    return [*labels, *(WrittenLabel(path, "", file) for path, file in gone)]
+    return last, [*labels, *(WrittenLabel(path, "", file) for path, file in gone)]
 
 
-def forget_browser(record: Record, labels: Sequence[WrittenLabel]) -> None:
-    """Mark the labels of the last browser session as read."""
+def note_browser(record: Record, last_round: int, labels: Sequence[WrittenLabel]) -> None:
+    """Note up to which round the labels of the last browser session are read."""
     if labels:
         taken = [[label.path, label.file] for label in labels if label.text]
-        record.steps[_STEP]["values"] |= {"done": True, "taken": taken}
+        record.steps[_STEP]["values"] |= {"round": last_round, "taken": taken}

@@ -110,11 +110,12 @@ def collect_labels(
     changed: Counter[Path] = Counter()
     own = [*(folder / name for name in FILLED), folder / "the browser"]
     filled.append([label for label in browser if label.text])
-    if not tables.was_saved(GIVEN):
-        for label in browser:
-            gone = None if label.text else earlier.pop((label.path, label.file), None)
-            if gone is not None:
-                gone_from.setdefault(label.path, set()).add(gone.text)
+    removed = [] if tables.was_saved(GIVEN) else [label for label in browser if not label.text]
+    gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
+    for old in gone:
+        gone_from.setdefault(old.path, set()).add(old.text)
+    if gone:
+        progress.message(f"{_labels(len(gone))} removed in the browser")
 
     def take(table: Path, written: Sequence[WrittenLabel]) -> None:
         for new in written:

@@ -30,7 +30,7 @@ from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
 from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
-from labelkit.pipelines.start.browser import browser_labels, forget_browser, start_in_browser
+from labelkit.pipelines.start.browser import browser_labels, note_browser, start_in_browser
 from labelkit.pipelines.start.given import (
     AWAY,
     CHECK,
@@ -151,7 +151,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
-    browser = browser_labels(record)
+    browser_round, browser = browser_labels(record)
     known = collect_labels(
         tables,
         config.labels or (),
@@ -195,7 +195,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.left = known.left
     record.write()
     _write_labels(tables, dataset, known)
-    forget_browser(record, browser)
+    note_browser(record, browser_round, browser)
     record.write()
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written

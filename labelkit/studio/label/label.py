@@ -210,10 +210,10 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
     return _served(config, session)
 
 
-def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str]]:
-    """Return path, label and SHA-256 in hex of each image that a labeling session labeled, rejected or learns from.
+def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
+    """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image it labeled.
 
-    They are those of single images, and of the most typical images of named groups. The label of an image that was
+    Labels are those of single images, and of the most typical images of named groups. The label of an image that was
     labeled or rejected and has no label now is empty.
 
     Args:
@@ -232,7 +232,7 @@ def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str
     listed = learned >= 0
     listed[sorted(rows)] = True
     names = [*work.classes, ""]  # -1: none
-    return [
+    return session.round, [
         (escaped_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
         for row in np.flatnonzero(listed).tolist()
     ]

@@ -1141,9 +1141,12 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     shown: list[dict[str, str]] = []
 
     def label(server: Any, *_: object, **__: object) -> None:
-        def act(**step: Any) -> int:
-            done = server.session.act_on("label", lambda work: [Step("label", **step)], by="", client="")
+        def act(do: str = "label", **step: Any) -> int:
+            done = server.session.act_on("act", lambda work: [Step(do, **step)], by="", client="")
             return int(done.round)
+
+        def undo(number: int) -> None:
+            server.session.undo(number, by="", client="", seen=server.session.round)
 
         def ask() -> None:
             result = server.asking.predict(server.asking)
@@ -1152,26 +1155,37 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
             shown.append({path: row["label"] for path, row in table(folder).items() if row["kind"] == "given"})
 
         act(rows=(0,), name=None)  # the wish of the browser counts more than the table that is passed again
-        first = act(rows=(2, 5), name="blue")
+        first, second = act(rows=(2, 5), name="blue"), act("name", group=0, name="whole")
         ask()
-        server.session.undo(first, by="", client="", seen=server.session.round)
+        undo(first)
+        undo(second)
         act(rows=(8,), name="blue")
         add_photos(photos, range(30, 32), seed=2)
         with pytest.raises(ValueError, match="photos were added"):
             ask()
         shown.append(labels_in(folder / "given.csv"))
+        act(rows=(11,), name="blue")
+        raise ResourceError("here", "the disk is full", "Make room.")
 
     monkeypatch.setattr("labelkit.studio.label.server.serve", label)
     monkeypatch.setattr(
         "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: main([*words])
     )
 
-    run(photos, labels=[own], num_classes=3, serve=True)
+    with pytest.raises(ResourceError):
+        run(photos, labels=[own], num_classes=4, serve=True)
 
     given = {f"{i:03d}.png": color(f"{i:03d}.png") for i in (1, 3, 4)}
     asked = given | dict.fromkeys(("002.png", "005.png"), "blue")
-    assert shown == [asked, asked, given | {"008.png": "blue"}]
-    assert labels_in(folder / "given.csv") == given | {"008.png": "blue"}
+    assert all("whole" in labels.values() for labels in shown[:2])
+    labels_by_hand = [{path: text for path, text in labels.items() if text != "whole"} for labels in shown[:2]]
+    assert [*labels_by_hand, shown[2]] == [asked, asked, given | {"008.png": "blue"}]
+    # what was labeled after the last question, too, is taken by the next call, once
+    run(photos, num_classes=3)
+    assert labels_in(folder / "given.csv") == given | dict.fromkeys(("008.png", "011.png"), "blue")
+    write_labels(folder / "given.csv", [1, 3, 4])
+    run(photos, num_classes=3)
+    assert labels_in(folder / "given.csv") == given
 
 
 def test_labels_of_the_browser_end_in_all_tables(
