@@ -54,8 +54,11 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
         own_labels=False,
     )
     noted = {"store": store.name, "session": label.result}
-    # given.csv holds the labels of --labels by now
-    again = command_words(config.model_copy(update={"out": folder, "labels": None, "label_column": None}))
+    # given.csv holds the labels of --labels by now, and nobody answers a question; a number changes with each name
+    said = Record.read(folder).rounds[-1].get("new_classes", "auto")
+    said = said if said in ("auto", "none") else "some"
+    changes = {"out": folder, "labels": None, "label_column": None, "new_classes": said}
+    again = command_words(config.model_copy(update=changes))
 
     def predict(asking: BackgroundPredictor) -> Result:
         asking.run_command(*again)

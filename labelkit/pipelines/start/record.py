@@ -30,7 +30,7 @@ class Record:
     Attributes:
         path: of the file.
         rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
-            ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
+            ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
         confirmed: by path, labels of ``check.csv`` that a person left as they are when saving it.

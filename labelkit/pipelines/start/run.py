@@ -383,6 +383,7 @@ def _round(
         "inputs": inputs,
         "photos": listing,
         "backbone": config.backbone,
+        "new_classes": config.new_classes,
         "store": store,
         "groups": f"groups{suffix}",
         "answer": f"answer{suffix}" if can_answer else None,

@@ -227,11 +227,11 @@ def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path)
     ("said", "classes", "told"),
     [
         ("1", 3, ""),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", None, ""), ("maybe", None, "neither none"))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", None, ""), ("maybe", None, "is not none"))),
     ],
 )
 def test_a_person_is_asked_whether_all_classes_have_labels(
-    photos: Path, tmp_path: Path, said: str, classes: int | None, told: str
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, classes: int | None, told: str
 ) -> None:
     class Person(SilentProgress):
         asked: list[str]
@@ -247,7 +247,17 @@ def test_a_person_is_asked_whether_all_classes_have_labels(
     person = Person()
     person.asked = []
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    served: list[tuple[str, ...]] = []
+    monkeypatch.setattr(
+        "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: served.append(words)
+    )
+    monkeypatch.setattr(
+        "labelkit.studio.label.server.serve", lambda server, *_, **__: server.asking.predict(server.asking)
+    )
     with use_progress(person):
+        run(photos, labels=(known,), serve=True, out=tmp_path / "served")
+        assert ("some" in served[0]) == (said == "1")
+        person.asked = []
         values = run(photos, labels=(known,))
         assert len(person.asked) == 1
         run(photos, labels=(known,), new_classes="none", dry_run=True)
