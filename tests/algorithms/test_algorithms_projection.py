@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import projection
-from labelkit.algorithms.projection import principal_plane, tsne_plane
+from labelkit.algorithms.projection import principal_directions, principal_plane, tsne_plane
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE, trustworthiness
@@ -77,3 +77,13 @@ def test_half_of_the_steps_lead_to_a_map_as_trustworthy_as_scikit_learn_s_own(rn
 
     # two principal directions have 0.83
     assert trusted[0] > trusted[1] - 0.01
+
+
+def test_a_few_directions_of_wide_rows_are_those_of_the_singular_values(rng: np.random.Generator) -> None:
+    rows = rng.normal(size=(700, 600)) * np.linspace(3, 1, 600)
+
+    directions, shares = principal_directions(rows, 20)
+
+    _, singular, others = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(np.abs(np.sum(directions * others[:20].T, axis=0)), 1, atol=1e-6)
+    np.testing.assert_allclose(shares, (singular**2 / np.square(singular).sum())[:20], rtol=1e-8)
