@@ -42,6 +42,7 @@ class Grouping:
         unit_rows: whether features are embeddings scaled to length 1.
         square_roots: whether they are the square roots of embeddings.
         looked_for_new: whether it was judged if there are classes without a label, and not said.
+        group_weight: of new groups against labeled classes, in (0, 1], by the evidence for classes without a label.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Grouping:
     unit_rows: bool = True
     square_roots: bool = False
     looked_for_new: bool = False
+    group_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     roots = unit and never_negative(store)
     features = square_roots(features) if roots else features
-    least = params.get("min_size")
+    least, weight = params.get("min_size"), params.get("group_weight")
     grouping = Grouping(
         name=result.name,
         stage=result.stage,
@@ -136,6 +138,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         unit_rows=unit,
         square_roots=roots,
         looked_for_new=params.get("chance_all_classes_labeled") is not None,
+        group_weight=weight if isinstance(weight, float) and 0 < weight <= 1 else 1.0,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
 

@@ -45,6 +45,7 @@ class NumClassesChoice:
         is_lower_bound: the choice is the largest number that was tried: there are at least so many.
         is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
         chance_all_labeled: of such evidence for others, were every class labeled, if that was judged; a rough one.
+        group_weight: of groups without a label against labeled classes when an image is named, in (0, 1].
     """
 
     choice: NumClassesEstimate
@@ -53,6 +54,7 @@ class NumClassesChoice:
     is_lower_bound: bool = False
     is_upper_bound: bool = False
     chance_all_labeled: float | None = None
+    group_weight: float = 1.0
 
     def to_json(self) -> dict[str, object]:
         """Return the number of classes, its interval, its score curve and notes as JSON."""
@@ -66,6 +68,7 @@ class NumClassesChoice:
             "curve": [[number, score] for number, score in zip(choice.numbers, choice.scores, strict=True)],
             "notes": list(self.notes),
             "chance_all_classes_labeled": self.chance_all_labeled,
+            "group_weight": self.group_weight,
         }
 
     def table(self) -> Table | None:
@@ -145,7 +148,7 @@ def _estimated(
     notes = [wrong] if wrong is not None else []
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
     some = config.new_classes == "some" or low > num_old
-    chance, choice = None, None
+    chance, choice, weight = None, None, 1.0
     if num_old > 1:
         numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
@@ -171,6 +174,7 @@ def _estimated(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
             )
             if not some:
+                weight = looked.group_weight
                 notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
     if choice is None:
         with current_progress().task("number of classes", total=None):
@@ -182,6 +186,7 @@ def _estimated(
         is_lower_bound=choice.best == high and low < high,
         is_upper_bound=choice.best == low and low > max(2, num_old) and low < high,
         chance_all_labeled=chance,
+        group_weight=weight,
     )
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
 

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.algorithms.few_label_classifier import RowClassifier
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroups
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover.answer import COLUMNS, answer_images
@@ -99,6 +100,21 @@ def test_embeddings_that_are_never_negative_count_by_their_square_roots(
     # rounding moves single images between near groups
     assert (one["group_ids"] == two["group_ids"]).mean() > 0.9
     np.testing.assert_allclose(one["confidence"], two["confidence"], atol=0.2)
+
+
+@pytest.mark.parametrize(("new_classes", "weight"), [("auto", 0.5), ("some", 1.0)])
+def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
+    build: Build, monkeypatch: pytest.MonkeyPatch, new_classes: str, weight: float
+) -> None:
+    monkeypatch.setattr(UnlabeledGroups, "group_weight", 0.5)
+    store = build(0.3, clustered=False)
+    groups = discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes=new_classes)).to_json()
+    answer(store)
+
+    assert groups["num_classes"] > OLD
+    assert groups["group_weight"] == weight
+    rule = read_result(store, "answer").arrays["rule_settings"]
+    assert rule[4] == weight
 
 
 @pytest.mark.slow
