@@ -2165,7 +2165,6 @@ class _Evaluate:
         tolerance: float = ...,
         results: Sequence[str] | str = ...,
         rows: Literal['auto', 'unlabeled', 'all'] = ...,
-        protocol: Literal['v2', 'v1', 'v2b'] = ...,
         mapping_from: str | None = ...,
         split: str = ...,
         bootstrap: int = ...,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelkit.algorithms.matching import contingency
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
 from labelkit.commands.common.outputs import check_result_name, store_scores
@@ -24,7 +25,6 @@ from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, St
 from labelkit.formatting import percent, percent_range
 from labelkit.methods.registry import METHODS
 from labelkit.metrics.classification import (
-    confusion_matrix,
     per_class_accuracy,
     share_interval,
     shot_groups,
@@ -83,9 +83,9 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     num_classes = len(scored.class_names)
     _warn_of_unseen(scored)
     predictions = scored.scores.argmax(axis=1)
-    matrix = confusion_matrix(predictions, scored.labels, num_classes)
+    matrix = contingency(scored.labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, scored.labels, num_classes)
-    groups = shot_groups(scored.train_counts, "auto")
+    groups = shot_groups(scored.train_counts)
     entries = _group_scores(scored, groups, per_class, config)
     values: dict[str, object] = {
         "source": scored.source,

@@ -18,20 +18,14 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.bootstrap import accuracy_intervals
-from labelkit.metrics.clustering import (
-    ClusterAccuracy,
-    adjusted_mutual_information,
-    adjusted_rand_index,
-    cluster_accuracy,
-    normalized_mutual_information,
-)
+from labelkit.metrics.clustering import ClusterAccuracy, accuracy_intervals, cluster_accuracy
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
+_PROTOCOL = "v2"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
@@ -51,7 +45,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         config,
         store,
         "evaluation",
-        protocol=config.protocol,
+        protocol=_PROTOCOL,
         rows=config.rows,
         split=config.split,
         mapping_from=config.mapping_from,
@@ -76,14 +70,14 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         )
     values: dict[str, object] = {
         "index": config.index,
-        "protocol": config.protocol,
+        "protocol": _PROTOCOL,
         "rows": config.rows,
         "mapping_from": config.mapping_from,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": [one.to_dict() for one in scored],
     }
-    chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
-    params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
+    chosen = ("rows", "split", "mapping_from", "bootstrap", "seed")
+    params = {name: getattr(config, name) for name in chosen} | {"protocol": _PROTOCOL, "results": list(config.results)}
     made = store_scores(config, store, values, params)
     return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
@@ -217,20 +211,21 @@ def _score(
     mapping: NDArray[np.int64] | None,
 ) -> _Scored:
     labels, clusters = truth[rows], ids[rows]
-    accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol, mapping=mapping)
+    from sklearn import metrics
+
+    accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
-        found = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
-        intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
+        intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
     return _Scored(
         result,
         split,
         len(rows),
         accuracy,
-        normalized_mutual_information(labels, clusters),
-        adjusted_mutual_information(labels, clusters),
-        adjusted_rand_index(labels, clusters),
+        float(metrics.normalized_mutual_info_score(labels, clusters)),
+        float(metrics.adjusted_mutual_info_score(labels, clusters)),
+        float(metrics.adjusted_rand_score(labels, clusters)),
         intervals,
         _per_class(accuracy, labels, clusters, class_names, old_classes),
     )
@@ -242,7 +237,7 @@ def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out
         which += f"; clusters matched with classes on split {config.mapping_from}"
     tables = [
         Table(
-            f"accuracy {config.protocol} in %, over {which}",
+            f"accuracy {_PROTOCOL} in %, over {which}",
             ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
             [one.accuracy_row() for one in scored],
         ),

@@ -64,7 +64,7 @@ class EvaluateClusteringConfig(
     """Options of ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False, "protocol": "v2"}
 
     results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
@@ -72,23 +72,12 @@ class EvaluateClusteringConfig(
         description="Images to score. unlabeled: those whose labels training could not use (the published "
         "protocol). auto: unlabeled if training could use any labels, else all.",
     )
-    protocol: Literal["v2", "v1", "v2b"] = Field(
-        "v2",
-        description="v2: match clusters to classes once, over all images; v1: match separately for old and for new "
-        "classes; v2b: match as in v2, and average accuracies over classes.",
-    )
     mapping_from: str | None = Field(
         None,
         description="Split, or all, whose images decide which cluster is matched to which class; other splits are "
         "scored with this matching (train: stricter than a separate matching for each split). Default: the images "
         "being scored. --rows applies here too.",
     )
-
-    @model_validator(mode="after")
-    def _one_matching(self) -> EvaluateClusteringConfig:
-        if self.mapping_from is not None and self.protocol == "v1":
-            raise ValueError("protocol v1 matches old and new classes apart; mapping_from goes with v2 or v2b")
-        return self
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):

@@ -19,7 +19,6 @@ from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.formatting import percent
-from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -190,6 +189,8 @@ def _nmi(
     config: EvaluateRetrievalConfig,
 ) -> list[float]:
     """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
+    from sklearn.metrics import normalized_mutual_info_score
+
     if not config.nmi_seeds:
         return []
     labels = asked.labels
@@ -212,7 +213,7 @@ def _nmi(
                 generator=keyed_generator(seed, "retrieval nmi"),
                 num_inits=1,
             )
-            values.append(normalized_mutual_information(labels, groups.cluster_ids))
+            values.append(float(normalized_mutual_info_score(labels, groups.cluster_ids)))
             task.advance(1, nmi=values[-1])
     return values
 

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
-from labelkit.metrics.clustering import (
-    adjusted_mutual_information,
-    adjusted_rand_index,
-    majority_accuracy,
-    normalized_mutual_information,
-)
+from labelkit.metrics.clustering import majority_accuracy
 from labelkit.training.inputs import HeldOut, MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
@@ -140,6 +135,8 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         rows: (m,) int64, rows whose class is known.
         truth: (m,) int64, those classes.
     """
+    from sklearn import metrics
+
     scores: dict[str, float] = {}
     parts: dict[str, list[float]] = {"nmi": [], "ami": [], "ari": [], "majority_accuracy": []}
     for name, table in method.groupings().items():
@@ -150,9 +147,9 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
             continue
         found = (
-            normalized_mutual_information(classes, groups),
-            adjusted_mutual_information(classes, groups),
-            adjusted_rand_index(classes, groups),
+            float(metrics.normalized_mutual_info_score(classes, groups)),
+            float(metrics.adjusted_mutual_info_score(classes, groups)),
+            float(metrics.adjusted_rand_score(classes, groups)),
             majority_accuracy(classes, groups),
         )
         for part, value in zip(parts, found, strict=True):
