@@ -65,7 +65,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     """Options of ``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False, "per_class": False}
+    constants: ClassVar[Mapping[str, object]] = {
+        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
+    }  # fmt: skip
 
     split: str = Field(
         "auto",
@@ -89,13 +91,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; from several comma-separated values, the best on held-out images is used "
+        description="Learning rate of Adam; from several comma-separated values, the best on a held-out fifth of the "
+        "training images is used "
         "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
-    )
-    select_split: str | None = Field(
-        None,
-        description="With several --lr: split on which to choose the best; default: a fifth of the training images, "
-        "held out from training.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
@@ -206,6 +204,7 @@ class EvaluateDetectionConfig(
         "lr_drops": (0.75, 0.9167),
         "sheet": None,
         "per_class": False,
+        "train_sizes": None,
     }
 
     dataset: str = Field(
@@ -252,11 +251,6 @@ class EvaluateDetectionConfig(
         description="Layer-wise learning-rate decay for a plain ViT: the factor by which the rate falls from each "
         "block to the block before it.",
     )
-    train_sizes: tuple[int, ...] | None = Field(
-        None,
-        description="Shorter sides of training images in pixels; one is drawn at random for each image. "
-        "Default: --image-size.",
-    )
     proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = Field(
@@ -270,13 +264,6 @@ class EvaluateDetectionConfig(
         le=100,
         description="Number of detectors to train, with seeds counting up from --seed; scores are averaged.",
     )
-
-    @field_validator("train_sizes")
-    @classmethod
-    def _sides(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if value is not None and (not value or min(value) < 32):
-            raise ValueError("must be one side or several, of 32 pixels or more")
-        return value
 
     @model_validator(mode="after")
     def _trainable(self) -> EvaluateDetectionConfig:

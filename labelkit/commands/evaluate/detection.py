@@ -121,7 +121,6 @@ def train_detector(
     keep_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
-    detector.transform.min_size = config.train_sizes or (config.shorter_side,)
     with _seeded(runtime.device, seed):
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -136,7 +135,6 @@ def train_detector(
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
             advance(1)
-    detector.transform.min_size = (config.shorter_side,)
     trained: nn.Module = detector.eval()
     return trained
 
@@ -462,7 +460,7 @@ def _protocol(
         "warmup_steps": updates.warmup,
         "shorter_side": config.shorter_side,
         "longer_side": config.longest_side,
-        "train_sizes": list(config.train_sizes or (config.shorter_side,)),
+        "train_sizes": [config.shorter_side],
         "mirror": not dataset.chiral,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }

@@ -135,7 +135,6 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
         (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
         (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
-        (("--train-sizes", "16"), 2, "of 32 pixels or more"),
         (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay is of the backbone"),
     ],
 )
