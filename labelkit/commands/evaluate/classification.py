@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,8 @@ from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
-from labelkit.data.image_bank import ImageBank
+from labelkit.commands.evaluate.probes import EvalImages
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
 from labelkit.methods.registry import METHODS
@@ -87,10 +86,10 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     per_class = per_class_accuracy(predictions, scored.labels, num_classes)
     groups = shot_groups(scored.train_counts)
     entries = _group_scores(scored, groups, per_class, config)
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "source": scored.source,
         "split": scored.split,
-        "scores": [asdict(entry) for entry in entries],
+        "scores": entries,
         "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
         "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
@@ -123,33 +122,13 @@ def _warn_of_unseen(scored: _Scored) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _GroupScore:
-    """Scores of the images of some classes, as ``--json`` gives them; the interval holds 95 % of the draws."""
-
-    classes: str
-    num_classes: int
-    images: int
-    accuracy: float
-    interval: tuple[float, float] | None
-    top5_accuracy: float | None
-    balanced_accuracy: float
-
-    def cells(self) -> list[Cell]:
-        """Return the scores as a table row, in %."""
-        low_high = None if self.interval is None else percent_range(*self.interval)
-        top5 = None if self.top5_accuracy is None else percent(self.top5_accuracy)
-        rest: list[Cell] = [percent(self.accuracy), low_high, top5, percent(self.balanced_accuracy)]
-        return [self.classes, self.num_classes, self.images, *rest]
-
-
 def _group_scores(
     scored: _Scored,
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
     config: EvaluateClassificationConfig,
-) -> list[_GroupScore]:
-    """Score all images, and those of each group of classes that has some."""
+) -> list[dict[str, Any]]:
+    """Score all images, and those of each group of classes that has some; the interval holds 95 % of the draws."""
     labels, scores = scored.labels, scored.scores
     right = scores.argmax(axis=1) == labels
     num_classes = len(scored.class_names)
@@ -166,29 +145,47 @@ def _group_scores(
             interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
         top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
         balanced = float(np.nanmean(per_class[classes]))
-        found.append(_GroupScore(name, len(classes), count, hits / count, interval, top5, balanced))
+        found.append(
+            {
+                "classes": name,
+                "num_classes": len(classes),
+                "images": count,
+                "accuracy": hits / count,
+                "interval": interval,
+                "top5_accuracy": top5,
+                "balanced_accuracy": balanced,
+            }
+        )
     return found
 
 
 def _tables(
     config: EvaluateClassificationConfig,
     scored: _Scored,
-    entries: list[_GroupScore],
-    values: dict[str, object],
+    entries: list[dict[str, Any]],
+    values: dict[str, Any],
     per_class: NDArray[np.float64],
     matrix: NDArray[np.int64],
 ) -> tuple[Table, ...]:
+    scores: list[list[Cell]] = [
+        [
+            *(entry[key] for key in ("classes", "num_classes", "images")),
+            percent(entry["accuracy"]),
+            None if entry["interval"] is None else percent_range(*entry["interval"]),
+            None if entry["top5_accuracy"] is None else percent(entry["top5_accuracy"]),
+            percent(entry["balanced_accuracy"]),
+        ]
+        for entry in entries
+    ]
     tables = [
         Table(
             f"accuracy in % on split {scored.split}; balanced: mean over classes",
             ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
-            [entry.cells() for entry in entries],
+            scores,
         )
     ]
-    confusions = values["confusions"]
-    assert isinstance(confusions, list)
-    if confusions:
-        shown: list[list[Cell]] = [[entry["true"], entry["named"], entry["images"]] for entry in confusions]
+    if values["confusions"]:
+        shown: list[list[Cell]] = [list(entry.values()) for entry in values["confusions"]]
         tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
     if config.per_class:
         table: list[list[Cell]] = [
@@ -287,21 +284,19 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
             "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
-    network, spec = model.network.to(runtime.device), model.network.input_spec
-    bank = ImageBank(images, channels=images.in_channels, base_size=spec.size, device=runtime.device)
-    bank.check(run_config.max_bad_fraction)
-    rows = bank.rows[images.labels[bank.rows] >= 0]
-    loader = EvalLoader(
-        bank,
-        model.view,
-        rows=rows,
-        batch_size=config.batch_size or images_at_once(runtime.device),
-        normalize=Normalize(spec.mean, spec.std),
-        num_workers=run_config.num_workers or 0,
-    )
+    network = model.network.to(runtime.device)
+    judged = EvalImages.for_network(
+        images,
+        network,
+        runtime.device,
+        base_size=network.input_spec.size,
+        num_workers=run_config.num_workers,
+        max_bad_fraction=run_config.max_bad_fraction,
+    ).labeled()
+    loader = judged.batches(model.view, judged.rows, config.batch_size or images_at_once(runtime.device))
     outputs: list[NDArray[np.float32]] = []
     visited: list[NDArray[np.int64]] = []
-    with torch.inference_mode(), current_progress().task("classify", total=len(rows)) as task:
+    with torch.inference_mode(), current_progress().task("classify", total=len(judged.rows)) as task:
         for batch in loader:
             outputs.append(network.classify(network.embed(batch.images)).float().cpu().numpy())
             visited.append(batch.rows)

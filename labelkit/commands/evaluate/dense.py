@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -267,46 +268,29 @@ def choose_splits(
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
-@dataclass(frozen=True)
-class MaskScores:
-    """Segmentation scores over several seeds: mean IoU, pixel accuracy, and scores per class.
+def mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
+    """Average segmentation scores over several seeds, as plain JSON.
 
-    Attributes:
-        names: the c classes.
-        mean_iou: mean, spread and values, see :func:`mean_and_std`.
-        pixel_accuracy: likewise.
-        iou: (c,) mean of every class, NaN where there is none.
-        accuracy: (c,) likewise.
+    Args:
+        scores: one for each seed.
+        names: of the c classes.
+
+    Returns:
+        ``mean_iou`` and ``pixel_accuracy`` as :func:`mean_and_std` has them, and ``per_class`` the means of IoU and
+        accuracy of every class, NaN where there is none.
     """
-
-    names: Sequence[str]
-    mean_iou: dict[str, object]
-    pixel_accuracy: dict[str, object]
-    iou: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-
-    @classmethod
-    def average(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
-        """Average the segmentation scores of all seeds."""
-        iou, accuracy = class_means(scores)
-        return cls(
-            names,
-            mean_and_std([score.mean_iou for score in scores]),
-            mean_and_std([score.pixel_accuracy for score in scores]),
-            iou,
-            accuracy,
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mean of empty slice")
+        iou, accuracy = (
+            np.nanmean([getattr(score, name) for score in scores], axis=0) for name in ("iou", "class_accuracy")
         )
-
-    def values(self) -> dict[str, object]:
-        """Return the segmentation scores as plain JSON."""
-        return {
-            "mean_iou": self.mean_iou,
-            "pixel_accuracy": self.pixel_accuracy,
-            "per_class": [
-                {"class": name, "iou": float(self.iou[i]), "accuracy": float(self.accuracy[i])}
-                for i, name in enumerate(self.names)
-            ],
-        }
+    return {
+        "mean_iou": mean_and_std([score.mean_iou for score in scores]),
+        "pixel_accuracy": mean_and_std([score.pixel_accuracy for score in scores]),
+        "per_class": [
+            {"class": name, "iou": float(iou[i]), "accuracy": float(accuracy[i])} for i, name in enumerate(names)
+        ],
+    }
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
@@ -341,16 +325,6 @@ def percent_and_std(score: dict[str, object]) -> str:
     return str(percent(mean)) + (f" ± {percent(spread)}" if isinstance(spread, float) else "")
 
 
-def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Average IoU and accuracy of each class (c,) over several scores; NaN where a class has none."""
-    means = []
-    for values in (np.stack([score.iou for score in scores]), np.stack([score.class_accuracy for score in scores])):
-        known = np.isfinite(values)
-        total = np.where(known, values, 0).sum(axis=0)
-        means.append(np.divide(total, known.sum(axis=0), out=np.full(len(total), np.nan), where=known.any(axis=0)))
-    return means[0], means[1]
-
-
 _WHITE = np.array([255, 255, 255], dtype=np.uint8)
 _LEGEND_WIDTH = 4
 
@@ -373,12 +347,10 @@ class MaskPicture(NamedTuple):
 
 def mask_colors(number: int) -> NDArray[np.uint8]:
     """Return the PASCAL VOC colormap, (number, 3), which starts with black."""
-    colors = np.zeros((number, 3), dtype=np.uint8)
-    for label in range(number):
-        for bit in range(8):
-            for channel in range(3):
-                colors[label, channel] |= ((label >> (3 * bit + channel)) & 1) << (7 - bit)
-    return colors
+    labels, bits = np.arange(number)[:, None, None], np.arange(8)
+    # bit 3 k + channel of a label is bit 7 - k of its color
+    colors = ((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)
+    return colors.sum(axis=2).astype(np.uint8)
 
 
 def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

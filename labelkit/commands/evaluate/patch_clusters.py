@@ -17,9 +17,9 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     MaskPicture,
-    MaskScores,
     WholeBatch,
     choose_rows,
+    mask_scores,
     open_dense,
     percent_and_std,
     whole_batches,
@@ -84,10 +84,10 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
             ][:PICTURES]
         scores.append(counts.scores())
-    summary = MaskScores.average(scores, names)
+    summary = mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
-        **summary.values(),
+        **summary,
         **given.record,
         "protocol": {
             "split": split,
@@ -104,7 +104,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     made = write_requested(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
+        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]

@@ -21,9 +21,9 @@ from labelkit.commands.evaluate.dense import (
     DenseInput,
     FrozenNetwork,
     MaskPicture,
-    MaskScores,
     WholeBatch,
     choose_splits,
+    mask_scores,
     open_dense,
     percent_and_std,
     whole_batches,
@@ -66,10 +66,10 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores())
         pictures += drawn
-    summary = MaskScores.average(scores, names)
+    summary = mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
-        **summary.values(),
+        **summary,
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
@@ -77,7 +77,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
+        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     tables = [
         Table(
