@@ -350,7 +350,7 @@ def mask_colors(number: int) -> NDArray[np.uint8]:
     labels, bits = np.arange(number)[:, None, None], np.arange(8)
     # bit 3 k + channel of a label is bit 7 - k of its color
     colors = ((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)
-    return colors.sum(axis=2).astype(np.uint8)
+    return np.asarray(colors.sum(axis=2), dtype=np.uint8)
 
 
 def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

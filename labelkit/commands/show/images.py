@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +55,16 @@ def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset)
     Raises:
         ConfigError, DatasetError: there is no such row, or too few can be read.
     """
-    return _given_rows(config.rows, dataset) if config.rows is not None else _drawn_rows(config, run, dataset)
+    if config.rows is None:
+        return _drawn_rows(config, run, dataset)
+    outside = [row for row in config.rows if not 0 <= row < len(dataset)]
+    if outside:
+        raise ConfigError(
+            "--rows",
+            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
+            f"Rows count from 0 to {len(dataset) - 1}.",
+        )
+    return np.asarray(config.rows, dtype=np.int64)
 
 
 def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
@@ -119,16 +127,20 @@ def training_views(
     rows: NDArray[np.int64],
     seed: int,
     device: torch.device,
+    *,
+    skip_bad: bool = False,
 ) -> Batch:
     """Make augmented views of some rows, in their order, as in the first epoch of training.
 
     Raises:
-        DatasetError: an image cannot be read.
+        DatasetError: an image cannot be read, and none is to be skipped or there is no other.
     """
     spec, channels = run.method.network.input_spec, image_channels(run.method)
     bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size, num_threads=1)
-    for row, reason in bank.bad.items():
+    if bank.bad and not (skip_bad and len(bank.rows)):
+        row, reason = next(iter(bank.bad.items()))
         raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
+    rows = rows[np.isin(rows, bank.rows)]
     loader = TrainLoader(
         bank,
         views,
@@ -153,17 +165,6 @@ class _Listed:
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
         return self.rows
-
-
-def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]:
-    outside = [row for row in rows if not 0 <= row < len(dataset)]
-    if outside:
-        raise ConfigError(
-            "--rows",
-            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
-            f"Rows count from 0 to {len(dataset) - 1}.",
-        )
-    return np.asarray(rows, dtype=np.int64)
 
 
 def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
