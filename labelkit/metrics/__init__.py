@@ -14,7 +14,7 @@ from labelkit.metrics.clustering import (
     cluster_accuracy,
     majority_accuracy,
 )
-from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.metrics.discovered import discovery_errors
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 from labelkit.metrics.segmentation import (
     SegmentationCounts,
@@ -25,7 +25,6 @@ from labelkit.metrics.segmentation import (
 
 __all__ = [
     "ClusterAccuracy",
-    "DiscoveryErrors",
     "RetrievalScores",
     "SegmentationCounts",
     "SegmentationScores",

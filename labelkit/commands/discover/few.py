@@ -22,7 +22,7 @@ from labelkit.formatting import percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
 from labelkit.methods.few_labels.snowball_search import discover_confident
-from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.metrics.discovered import discovery_errors
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -241,7 +241,12 @@ def _finish(
     truth = given.truth[found.indices]
     if (truth >= 0).any():
         errors = discovery_errors(
-            found.labels, truth, found.round, found.rank, num_given=int((given.labels >= 0).sum())
+            found.labels,
+            truth,
+            found.round,
+            found.rank,
+            num_given=int((given.labels >= 0).sum()),
+            class_names=given.class_names,
         )
     values: dict[str, object] = {
         "index": config.index,
@@ -255,7 +260,7 @@ def _finish(
         "score": score_name,
         "warnings": list(found.warnings),
         "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
-        "truth": None if errors is None else _errors_json(errors, given.class_names),
+        "truth": errors,
     }
     return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
@@ -312,24 +317,10 @@ def _write(
     return path
 
 
-def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:
-    return {
-        **errors.to_dict(),
-        "per_round": [
-            {"round": share.number, "found": share.found, "wrong": share.wrong, "error": share.error}
-            for share in errors.per_round
-        ],
-        "per_class": [
-            {"class": class_names[share.number], "found": share.found, "wrong": share.wrong, "error": share.error}
-            for share in errors.per_class
-        ],
-    }
-
-
-def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> list[Table]:
+def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> list[Table]:
     given, names = task.given, task.given.class_names
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(names))
-    wrong_of = {} if errors is None else {share.number: share for share in errors.per_class}
+    wrong_of = {} if errors is None else {share["class"]: share for share in errors["per_class"]}
     critical = isinstance(found, CriticalDiscovery)
     columns = ["class", "labels", "candidates", *(["confined", "ambiguous"] if critical else [])]
     columns += ["wanted", "found", "distance", *(["wrong", "error %"] if errors else [])]
@@ -346,24 +337,24 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
         row += [sum(quotas) if quotas else None, taken]
         row.append(f"{np.nanmin(near):.3g} - {np.nanmax(far):.3g}" if taken else None)
         if errors is not None:
-            share = wrong_of.get(label)
-            row += [None, None] if share is None else [share.wrong, percent(share.error)]
+            share = wrong_of.get(names[label])
+            row += [None, None] if share is None else [share["wrong"], percent(share["error"])]
         cells.append(row)
     tables = [Table("classes", columns, cells)]
     held = int(sizes.sum())
     rounds: list[list[Cell]] = []
-    wrong_in = {} if errors is None else {share.number: share for share in errors.per_round}
+    wrong_in = {} if errors is None else {share["round"]: share for share in errors["per_round"]}
     for number in range(1, max((report.round for report in found.per_class), default=0) + 1):
         size = int((found.round == number).sum())
         held += size
         line: list[Cell] = [number, size, held]
         if errors is not None:
             share = wrong_in.get(number)
-            line += [None, None] if share is None else [share.wrong, percent(share.error)]
+            line += [None, None] if share is None else [share["wrong"], percent(share["error"])]
         rounds.append(line)
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
-    if errors is not None and errors.precision_of_first:
-        first = errors.precision_of_first
+    if errors is not None and errors["precision_of_first"]:
+        first = errors["precision_of_first"]
         tables.append(
             Table(
                 "right, in % of the first by rank",
