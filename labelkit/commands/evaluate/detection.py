@@ -44,13 +44,8 @@ from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
-from labelkit.protocols.detection.average_precision import Boxes, voc_scores
-from labelkit.protocols.detection.detector import (
-    DetectionBackbone,
-    DetectorSize,
-    build_detector,
-    keep_statistics,
-)
+from labelkit.protocols.detection.average_precision import voc_scores
+from labelkit.protocols.detection.detector import DetectionBackbone, build_detector, keep_statistics
 from labelkit.training.devices import Runtime
 
 _WARMUP = 500
@@ -109,8 +104,16 @@ def train_detector(
         DatasetError: an image or an outline cannot be used.
     """
     updates, num_classes = Updates.for_images(config, len(rows)), len(dataset.object_classes)
-    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
-    detector = build_detector(network, config.detector, num_classes, size=size, seed=seed)
+    detector = build_detector(
+        network,
+        config.detector,
+        num_classes,
+        shorter_side=config.shorter_side,
+        longer_side=config.longest_side,
+        proposals=config.proposals,
+        samples=config.samples_per_image,
+        seed=seed,
+    )
     body: DetectionBackbone = detector.backbone
     body.autocast = runtime.autocast
     if not config.tune:
@@ -125,7 +128,8 @@ def train_detector(
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * updates.factor(step)
-            losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
+            moved = [{name: value.to(runtime.device) for name, value in target.items()} for target in targets]
+            losses = detector(_on(images, runtime), moved)
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
@@ -241,10 +245,6 @@ def detect(
 def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
     """Bring images to the device, as numbers in [0, 1]."""
     return [image.to(runtime.device).float().div_(255) for image in images]
-
-
-def _moved(target: Mapping[str, Tensor], runtime: Runtime) -> dict[str, Tensor]:
-    return {name: value.to(runtime.device) for name, value in target.items()}
 
 
 _VOC_SCORES = ("ap50_11_point", "ap50")
@@ -364,26 +364,11 @@ def score_detections(
     assert dataset.objects is not None
     num_classes = len(dataset.object_classes)
     if dataset.objects.scoring == "voc":
-        return {"box": voc_scores(_by_class(truth, num_classes), _by_class(found, num_classes))}
+        return {"box": voc_scores(truth, found, num_classes)}
     return {
         part: coco_scores(truth, found, num_images=num_images, num_classes=num_classes, masks=part == "mask")
         for part in ("box", "mask")[: 1 + masks]
     }
-
-
-def _by_class(entries: Sequence[Mapping[str, Any]], num_classes: int) -> list[Boxes]:
-    groups: list[Entries] = [[] for _ in range(num_classes)]
-    for entry in entries:
-        groups[entry["label"]].append(dict(entry))
-    return [
-        Boxes(
-            np.array([entry["image"] for entry in group], dtype=np.int64),
-            np.array([entry["box"] for entry in group], dtype=np.float64).reshape(-1, 4),
-            np.array([entry.get("ignored", False) for entry in group], dtype=bool),
-            np.array([entry.get("score", 1.0) for entry in group], dtype=np.float64),
-        )
-        for group in groups
-    ]
 
 
 def _result(
@@ -438,18 +423,9 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    shown = (
-        "detector",
-        "batch_size",
-        "tune",
-        "lr",
-        "weight_decay",
-        "layer_decay",
-        "proposals",
-        "samples_per_image",
-    )
+    shown = "detector batch_size tune lr weight_decay layer_decay proposals samples_per_image precision".split()
     return {
-        **{name: getattr(config, name) for name in (*shown, "precision")},
+        **{name: getattr(config, name) for name in shown},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,

@@ -23,7 +23,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -198,25 +197,16 @@ _SCORE, _OVERLAP, _KEPT = 0.05, 0.5, 100
 _OBJECTS = 0.25
 
 
-@dataclass(frozen=True)
-class DetectorSize:
-    """Image sizes and numbers of proposals of a detector.
-
-    Attributes:
-        shorter_side: of resized images in pixels.
-        longer_side: most that it may become.
-        proposals: regions that are proposed in each image, twice as many in training.
-        samples: of these and the true boxes, those that the heads learn from.
-    """
-
-    shorter_side: int = 800
-    longer_side: int = 1333
-    proposals: int = 1000
-    samples: int = 512
-
-
 def build_detector(
-    inner: InferenceNetwork, kind: DetectorKind, num_classes: int, *, size: DetectorSize, seed: int
+    inner: InferenceNetwork,
+    kind: DetectorKind,
+    num_classes: int,
+    *,
+    shorter_side: int = 800,
+    longer_side: int = 1333,
+    proposals: int = 1000,
+    samples: int = 512,
+    seed: int,
 ) -> FasterRCNN:
     """Build a torchvision detector on a copy of a network's backbone.
 
@@ -224,7 +214,10 @@ def build_detector(
         inner: a network on a backbone; what stands on the backbone is left out.
         kind: of the detector.
         num_classes: of objects, c; class i has the label i + 1, 0 is the background.
-        size: of images and samples.
+        shorter_side: of resized images in pixels.
+        longer_side: most that it may become.
+        proposals: regions that are proposed in each image, twice as many in training.
+        samples: of these and the true boxes, those that the heads learn from.
         seed: of the weights that are not the backbone's.
 
     Returns:
@@ -242,24 +235,24 @@ def build_detector(
         )
     device = next(backbone.parameters()).device
     with seeded_init(seed):
-        body = DetectionBackbone(copy.deepcopy(backbone).cpu().eval().requires_grad_(True), size.shorter_side)
+        body = DetectionBackbone(copy.deepcopy(backbone).cpu().eval().requires_grad_(True), shorter_side)
         pools = [_pool(body, side) for side in (_BOX_SIDE, _MASK_SIDE)]
         spec = inner.input_spec
         options = {
-            "min_size": size.shorter_side, "max_size": size.longer_side, "image_mean": spec.mean, "image_std": spec.std,
+            "min_size": shorter_side, "max_size": longer_side, "image_mean": spec.mean, "image_std": spec.std,
             "size_divisible": body.divisible, "box_roi_pool": pools[0],
             "rpn_anchor_generator": AnchorGenerator(
                 anchor_sizes(body.strides), (_RATIOS,) * (len(body.strides) + 1)
             ),
-            "rpn_pre_nms_top_n_train": 2 * size.proposals, "rpn_post_nms_top_n_train": 2 * size.proposals,
-            "rpn_pre_nms_top_n_test": size.proposals, "rpn_post_nms_top_n_test": size.proposals,
-            "box_batch_size_per_image": size.samples,
+            "rpn_pre_nms_top_n_train": 2 * proposals, "rpn_post_nms_top_n_train": 2 * proposals,
+            "rpn_pre_nms_top_n_test": proposals, "rpn_post_nms_top_n_test": proposals,
+            "box_batch_size_per_image": samples,
         }  # fmt: skip
         if kind == "mask-rcnn":
             return MaskRCNN(body, num_classes + 1, mask_roi_pool=pools[1], **options).to(device)
         detector = FasterRCNN(body, num_classes + 1, **options)
         if kind == "cascade-mask-rcnn":
-            detector.roi_heads = CascadeRoIHeads(partial(_stage, pools[0], pools[1], num_classes + 1, size.samples))
+            detector.roi_heads = CascadeRoIHeads(partial(_stage, pools[0], pools[1], num_classes + 1, samples))
         return detector.to(device)
 
 
