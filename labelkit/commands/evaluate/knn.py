@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -59,31 +58,26 @@ class LabeledSplits:
 
 
 def choose_labeled_splits(
-    store: EmbeddingStore,
-    gallery: str,
-    queries: str,
-    labels: Path | None = None,
-    *,
-    label_column: str | None = None,
-    leave_one_out: bool = False,
+    config: EvaluateKNNConfig | EvaluateLinearConfig, store: EmbeddingStore, *, leave_one_out: bool = False
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits as gallery and queries.
 
+    With ``--labels`` only these labels of the gallery are known, and their rows are no queries; the splits may then be
+    the same. Where the store has no labels of these classes, all rows are judged by them.
+
     Args:
+        config: names both splits.
         store: the store.
-        gallery: split whose labels are known.
-        queries: split whose labels are to be found.
-        labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
-            then be the same. Where the store has no labels of these classes, all rows are judged by them.
-        label_column: header of the column of labels of a CSV; None for the usual one.
         leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
             the store has no splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
-        DatasetError: ``labels`` cannot be used, or gives none to the gallery.
+        DatasetError: ``--labels`` cannot be used, or gives none to the gallery.
         ConfigError: no such split, or both are the same.
     """
+    gallery, queries = config.gallery, config.queries
+    labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
     if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
         store, labels, label_column = with_labels(store, labels, label_column), None, None
@@ -153,10 +147,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
-    splits = choose_labeled_splits(
-        store, config.gallery, config.queries, config.labels, label_column=config.label_column
-    )
-    splits = _drawn(splits, config.max_gallery, config.seed)
+    splits = _drawn(choose_labeled_splits(config, store), config.max_gallery, config.seed)
     store = splits.store
     num_classes = len(splits.class_names)
     solver = config.solver
@@ -288,14 +279,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     check_result_name(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
     )
-    splits = choose_labeled_splits(
-        store,
-        config.gallery,
-        config.queries,
-        config.labels,
-        label_column=config.label_column,
-        leave_one_out=True,
-    )
+    splits = choose_labeled_splits(config, store, leave_one_out=True)
     gallery, queries = splits.names
     if splits.leave_one_out:
         _begin_leave_one_out(config, splits)

@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,7 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-class Search(Protocol):
-    """Interface of a nearest-neighbor search in a gallery."""
-
-    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores and indices (q, k) of the nearest rows, nearest first; index -1 where fewer are found."""
-        ...
+Search = ExactSearch | ApproximateSearch
 
 
 def is_small_selection(num_rows: int) -> bool:

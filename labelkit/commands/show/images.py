@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
-from labelkit.commands.common.training_data import choose_split_rows, prepare_data
+from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.show.options import ShowImagesConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
@@ -20,7 +20,6 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
-from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
@@ -30,23 +29,22 @@ DEFAULT_IMAGES = 4
 
 
 def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
-    """Load the data set to draw images from: the requested one, or by default the run's."""
+    """Load the images that a run was trained on.
+
+    Raises:
+        DatasetError: they are not there.
+    """
     own: Any = run.config
-    changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
-    own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
+    changed = {} if config.data_root is None else {"data_root": config.data_root}
     try:
-        if config.dataset is None and config.split is None:
-            return prepare_data(own).dataset
-        listed = load_dataset(own.dataset, data_root=own.data_root, **own.listing())
+        # looking fetches nothing
+        return prepare_data(own.model_copy(update={**changed, "download": False})).dataset
     except DatasetError as error:
-        if config.dataset is not None:
-            raise
         raise DatasetError(
             error.where,
             f"{error.problem.rstrip('. ')} (the images that {run.folder} was trained on)",
-            "Pass --dataset and --data-root, or --image FILE.",
+            "Pass --data-root, or --image FILE.",
         ) from error
-    return listed.select(choose_split_rows(listed, config.split or "auto"))
 
 
 def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:

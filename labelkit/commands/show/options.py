@@ -34,6 +34,8 @@ class PictureConfig(OverwriteOption):
 class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     """Options shared by the commands that draw what a run does with a few images."""
 
+    constants: ClassVar[Mapping[str, object]] = {"dataset": None, "split": None}
+
     checkpoint: Path = Field(
         ..., description="Run folder from `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
     )
@@ -51,18 +53,10 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     image: tuple[Path, ...] | None = Field(
         None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
     )
-    dataset: str | None = Field(
-        None,
-        description="Data set to take images from; default: the run's data set.",
-        json_schema_extra=_IMAGES,
-    )
     data_root: Path | None = Field(
         None,
         description="Folder with the named data sets; default: the folder used in the run.",
         json_schema_extra=_IMAGES,
-    )
-    split: str | None = Field(
-        None, description="Split to use, or all; default: the run's split.", json_schema_extra=_IMAGES
     )
     seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
 
@@ -75,9 +69,8 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         for name in ("rows", "image"):
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty; leave it out for the default")
-        from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
-        if self.image is not None and from_set:
-            raise ValueError(f"{' and '.join(from_set)} cannot be combined with --image")
+        if self.image is not None and self.data_root is not None:
+            raise ValueError("--data-root cannot be combined with --image")
         return self
 
 
