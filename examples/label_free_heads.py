@@ -30,7 +30,7 @@ import numpy as np
 from answer_cases import Rows, read_rows
 from head_cases import without_splits
 from labelkit.algorithms.clustering import spherical_kmeans
-from labelkit.metrics.retrieval import recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
@@ -56,7 +56,7 @@ def scores(features: NDArray[np.float32], truth: NDArray[np.int64], seed: int) -
     generator = np.random.default_rng(seed)
     groups = spherical_kmeans(features, int(classes.max()) + 1, generator=generator, num_inits=3).cluster_ids
     nmi = float(normalized_mutual_info_score(classes, groups))
-    return {"recall_at_1": recall_at_k(features, classes, [1])[1], "nmi": nmi}
+    return {"recall_at_1": score_retrieval(features, classes, at_r=False).recall_at[1], "nmi": nmi}
 
 
 def run_seed(rows: Rows, folder: Path, seed: int, asked: argparse.Namespace) -> list[dict[str, Any]]:

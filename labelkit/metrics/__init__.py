@@ -15,7 +15,7 @@ from labelkit.metrics.clustering import (
     majority_accuracy,
 )
 from labelkit.metrics.discovered import discovery_errors
-from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
+from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.segmentation import (
     SegmentationCounts,
     SegmentationScores,
@@ -35,10 +35,7 @@ __all__ = [
     "discovery_errors",
     "eleven_point_average_precision",
     "majority_accuracy",
-    "map_at_r",
     "per_class_accuracy",
-    "r_precision",
-    "recall_at_k",
     "region_similarity",
     "score_retrieval",
     "share_interval",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.formatting import percent
-from labelkit.metrics.retrieval import map_at_r, recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import HeldOut
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
@@ -75,9 +75,9 @@ class RetrievalMonitor(Monitor):
         if not state.is_main:
             return {}, None
         classes = labels[rows]
-        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
-        found = {f"recall_at_{k}": value for k, value in recall.items()}
-        return found | {"map_at_r": map_at_r(embeddings, classes)}, embeddings
+        scores = score_retrieval(embeddings, classes, ks=[k for k in self._ks if k < len(rows)])
+        found = {f"recall_at_{k}": value for k, value in scores.recall_at.items()}
+        return found | {"map_at_r": scores.map_at_r}, embeddings
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return Recall@1 and the NMI of the groups for the progress line."""

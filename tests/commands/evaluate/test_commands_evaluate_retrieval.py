@@ -11,7 +11,7 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.commands.evaluate.retrieval import evaluate_retrieval
 from labelkit.errors import ConfigError, Mismatch, StoreError
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 
@@ -120,10 +120,10 @@ def test_scores_are_those_of_the_functions(embedded: Path) -> None:
 
     found = evaluate(embedded, k=(1, 2, 8), split=("all",))
 
-    recall = recall_at_k(rows, labels, (1, 2, 8))
-    assert found["recall"] == {str(k): pytest.approx(value) for k, value in recall.items()}
-    assert found["map_at_r"] == pytest.approx(map_at_r(rows, labels))
-    assert found["r_precision"] == pytest.approx(r_precision(rows, labels))
+    scores = score_retrieval(rows, labels, ks=(1, 2, 8))
+    assert found["recall"] == {str(k): pytest.approx(value) for k, value in scores.recall_at.items()}
+    assert found["map_at_r"] == pytest.approx(scores.map_at_r)
+    assert found["r_precision"] == pytest.approx(scores.mean_r_precision)
 
 
 def test_nmi_is_one_for_separate_classes_and_can_be_left_out(make_store: Any) -> None:

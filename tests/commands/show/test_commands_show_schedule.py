@@ -30,7 +30,7 @@ def curves(found: Any) -> dict[str, dict[int, float]]:
 def at_step(method: str, preset: str, size: RunSize, step: int, **options: Any) -> dict[str, float]:
     """Values of a preset before an update, counted from 0."""
     config = resolve(METHODS[method].config, preset=preset, overrides=options).config
-    return {name: value(step) for name, value in planned_curves(method, config, size).at.items()}
+    return planned_curves(method, config, size).at(step)
 
 
 # ------------------------------------------------------------------ against the texts
