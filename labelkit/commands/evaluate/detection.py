@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -82,7 +82,6 @@ def train_detector(
     runtime: Runtime,
     *,
     seed: int,
-    advance: Callable[[int], None] = lambda number: None,
 ) -> nn.Module:
     """Train a detector on a backbone with AdamW, by the sum of its losses.
 
@@ -93,7 +92,6 @@ def train_detector(
         rows: images to train on, each with an object.
         runtime: where, and in which precision.
         seed: of the new weights, the order, mirror images and samples.
-        advance: told how many steps were done.
 
     Returns:
         torchvision's model, in evaluation mode.
@@ -124,7 +122,8 @@ def train_detector(
     keep_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
-    with _seeded(runtime.device, seed):
+    progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
+    with _seeded(runtime.device, seed), progress as task:
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * updates.factor(step)
@@ -138,7 +137,7 @@ def train_detector(
                 )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
-            advance(1)
+            task.advance(1)
     trained: nn.Module = detector.eval()
     return trained
 
@@ -212,7 +211,6 @@ def detect(
     *,
     masks: bool,
     num_workers: int = 0,
-    advance: Callable[[int], None] = lambda number: None,
 ) -> list[dict[str, Any]]:
     """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
 
@@ -223,22 +221,27 @@ def detect(
         runtime: where.
         masks: also return run lengths of their masks.
         num_workers: processes that decode images.
-        advance: told how many images were done.
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
-    for image, example in enumerate(read_examples(dataset, plans, num_workers)):
-        with torch.inference_mode():
-            (result,) = detector(_on([example.image], runtime))
-        boxes = result["boxes"].float().cpu().numpy()
-        scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
-        shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
-        for place in range(len(boxes)):
-            entry = {"image": image, "label": int(labels[place]), "box": boxes[place], "score": float(scores[place])}
-            if shapes is not None:
-                entry["mask"] = encode_mask(shapes[place])
-            found.append(entry)
-        advance(1)
+    with current_progress().task("detect", total=len(rows)) as task:
+        for image, example in enumerate(read_examples(dataset, plans, num_workers)):
+            with torch.inference_mode():
+                (result,) = detector(_on([example.image], runtime))
+            boxes = result["boxes"].float().cpu().numpy()
+            scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
+            shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
+            for place in range(len(boxes)):
+                entry = {
+                    "image": image,
+                    "label": int(labels[place]),
+                    "box": boxes[place],
+                    "score": float(scores[place]),
+                }
+                if shapes is not None:
+                    entry["mask"] = encode_mask(shapes[place])
+                found.append(entry)
+            task.advance(1)
     return found
 
 
@@ -284,19 +287,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
     for seed in range(config.seed, config.seed + config.seeds):
-        with current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps) as task:
-            trained_on = rows.train_rows
-            detector = train_detector(config, network, dataset, trained_on, runtime, seed=seed, advance=task.advance)
-        with current_progress().task("detect", total=len(rows.eval_rows)) as task:
-            found = detect(
-                detector,
-                dataset,
-                rows.eval_rows,
-                runtime,
-                masks=masks,
-                num_workers=config.num_workers or 0,
-                advance=task.advance,
-            )
+        detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
+        workers = config.num_workers or 0
+        found = detect(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
         for part, scores in score_detections(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
     return _result(config, dataset, rows, updates, model, parts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,6 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
 _ROLES = ("query", "gallery")
-
-_ClassRow = tuple[str, int, *tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -248,46 +248,40 @@ def _result(
         "nmi_of_seeds": nmi,
         "block_rows": scores.block_rows,
     }
-    class_rows = _per_class(scores, names, config)
     if config.per_class:
-        values["per_class"] = [
-            {"class": row[0], "queries": row[1], "recall": dict(zip(map(str, config.k), row[2:], strict=False))}
-            | ({"map_at_r": row[-2], "r_precision": row[-1]} if config.at_r else {})
-            for row in class_rows
-        ]
+        values["per_class"] = _per_class(scores, names)
     kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
     params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
     params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
     made = store_scores(config, store, kept, params, held.store.content_digest)
-    return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
+    return SimpleResult(values, made, _tables(config, asked, held, scores, values))
 
 
 def _tables(
-    config: EvaluateRetrievalConfig,
-    asked: _Side,
-    held: _Side,
-    scores: RetrievalScores,
-    nmi: list[float],
-    duplicates: int | None,
-    class_rows: list[_ClassRow],
+    config: EvaluateRetrievalConfig, asked: _Side, held: _Side, scores: RetrievalScores, values: Mapping[str, Any]
 ) -> tuple[Table, ...]:
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
-    at_k = [f"R@{k}" for k in config.k]
-    columns = at_k + at_r
+    columns = [*(f"R@{k}" for k in config.k), *at_r]
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
-    if nmi:
-        columns, cells = [*columns, "NMI"], [*cells, percent(float(np.mean(nmi)))]
+    nmi = ([], []) if values["nmi"] is None else (["NMI"], [percent(values["nmi"])])
     who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
-    counts: list[Cell] = [len(scores.query_rows), len(np.unique(scores.labels))]
-    counts += [scores.num_lone, int(scores.tied.sum()), duplicates]
+    counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied", "same_file")]
     tables = [
-        Table(f"in %, by cosine: {who}", columns, [cells]),
+        Table(f"in %, by cosine: {who}", [*columns, *nmi[0]], [[*cells, *nmi[1]]]),
         Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
     ]
     if config.per_class:
-        shown: list[list[Cell]] = [[row[0], row[1], *(percent(value) for value in row[2:])] for row in class_rows]
-        tables.append(Table("means of each class in %", ["class", "queries", *at_k, *at_r], shown))
+        shown: list[list[Cell]] = [
+            [
+                one["class"],
+                one["queries"],
+                *map(percent, one["recall"].values()),
+                *(percent(one[name]) for name in ("map_at_r", "r_precision") if name in one),
+            ]
+            for one in values["per_class"]
+        ]
+        tables.append(Table("means of each class in %", ["class", "queries", *columns], shown))
     return tuple(tables)
 
 
@@ -308,13 +302,15 @@ def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int |
     return int((times > itself).sum())
 
 
-def _per_class(scores: RetrievalScores, names: list[str], config: EvaluateRetrievalConfig) -> list[_ClassRow]:
+def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:
     """Name, queries, recalls and scores at R of every class that has queries."""
-    rows = []
-    for label in np.unique(scores.labels) if config.per_class else []:
+    found = []
+    for label in np.unique(scores.labels):
         own = scores.labels == label
-        means = [float(value) for value in scores.recall[own].mean(axis=0)]
+        recall = dict(zip(map(str, scores.ks), scores.recall[own].mean(axis=0).tolist(), strict=True))
+        entry: dict[str, Any] = {"class": names[label], "queries": int(own.sum()), "recall": recall}
         if scores.average_precision is not None and scores.r_precision is not None:
-            means += [float(scores.average_precision[own].mean()), float(scores.r_precision[own].mean())]
-        rows.append((names[label], int(own.sum()), *means))
-    return rows
+            entry["map_at_r"] = float(scores.average_precision[own].mean())
+            entry["r_precision"] = float(scores.r_precision[own].mean())
+        found.append(entry)
+    return found
