@@ -16,9 +16,8 @@ from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
-from labelkit.commands.evaluate.probes import EvalImages
+from labelkit.commands.evaluate.probes import EvalImages, held_out_images
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
@@ -266,22 +265,13 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
             f"{name} discovers categories, so its classes have no names to compare",
             "Use `evaluate clustering` on a store.",
         )
-    changes: dict[str, object] = {"eval_split": config.split}
-    if config.data_root is not None:
-        changes["data_root"] = config.data_root
-    run_config = run_config.model_copy(update=changes)
-    prepared = prepare_data(run_config)
+    run_config, prepared, images = held_out_images(run_config, config.split, config.data_root)
     if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
         raise CheckpointMismatch(
             str(checkpoint),
             f"has scores for {len(model.run_split['class_names'])} classes, the data now have "
             f"{len(prepared.dataset.class_names)}, or other names",
             "Give the data as they were in training.",
-        )
-    images = eval_images(run_config, prepared)
-    if images is None:
-        raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     network = model.network.to(runtime.device)

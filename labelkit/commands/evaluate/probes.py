@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.common.training_data import PreparedData, eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -51,8 +52,6 @@ def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequenc
     seen = [images, images.flip(-1)] if ten and mirror else [images]
     return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]
 
-
-_Probe: TypeAlias = "ConvProbe | FeatureProbe"
 
 _MOMENTUM = 0.9
 # Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
@@ -121,23 +120,6 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
             if channels * pooled**2 <= max_values:
                 return kernel, padding, pooled
     return side, 0, 1
-
-
-class FeatureProbe(nn.Sequential):
-    """Linear probe on frozen embeddings.
-
-    Args:
-        dim: d.
-        num_classes: c.
-
-    Shape:
-        - features: ``(b, d, 1, 1)``, as maps of a single place.
-        - returns: ``(b, c)``.
-    """
-
-    def __init__(self, dim: int, num_classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(dim, num_classes))
-        self.num_values = dim
 
 
 class ConvProbe(nn.Sequential):
@@ -217,6 +199,30 @@ class EvalImages:
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
 
+def held_out_images(
+    run_config: BackboneRunConfig, split: str, data_root: Path | None
+) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
+    """Prepare the data of a run, and the images of it that are held out; return the options, too.
+
+    Args:
+        run_config: of the run.
+        split: of the images, or auto.
+        data_root: where named sets are now; ``None``: where they were.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or none with labels.
+    """
+    changes: dict[str, object] = {"eval_split": split} | ({} if data_root is None else {"data_root": data_root})
+    options = run_config.model_copy(update=changes)
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    if judged is None:
+        raise ConfigError(
+            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+        )
+    return options, prepared, judged
+
+
 _Look: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
@@ -238,16 +244,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         )
     network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}
-    changes: dict[str, object] = {"eval_split": config.split}
-    if config.data_root is not None:
-        changes["data_root"] = config.data_root
-    options = run.config.model_copy(update=changes)
-    prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    if judged is None:
-        raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
-        )
+    options, prepared, judged = held_out_images(run.config, config.split, config.data_root)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
@@ -268,10 +265,10 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with _looking(network, layers) as look:
         with seeded_init(config.seed):
-            probes: list[_Probe] = [
+            probes: list[nn.Sequential] = [
                 ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=_MAX_VALUES)
                 if layers
-                else FeatureProbe(one.shape[1], num_classes)
+                else nn.Sequential(nn.Flatten(), nn.Linear(one.shape[1], num_classes))
                 for one in look(nothing)
             ]
         probes = [probe.to(runtime.device) for probe in probes]
@@ -317,7 +314,9 @@ def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[
         yield look
 
 
-def _train(config: EvaluateProbesConfig, look: _Look, probes: list[_Probe], images: EvalImages, view: ViewSpec) -> None:
+def _train(
+    config: EvaluateProbesConfig, look: _Look, probes: list[nn.Sequential], images: EvalImages, view: ViewSpec
+) -> None:
     """SGD on the sum of all losses; no probe has anything to do with another."""
     optimizer = torch.optim.SGD(
         [value for probe in probes for value in probe.parameters()],
@@ -347,7 +346,7 @@ def _train(config: EvaluateProbesConfig, look: _Look, probes: list[_Probe], imag
 def _score(
     config: EvaluateProbesConfig,
     look: _Look,
-    probes: list[_Probe],
+    probes: list[nn.Sequential],
     images: EvalImages,
     names: Iterable[str],
     size: int,
@@ -377,7 +376,7 @@ def _score(
             "layer": name,
             "channels": channels,
             "side": side,
-            "values": probe.num_values,
+            "values": getattr(probe, "num_values", channels),
             "accuracy": one / len(images.rows),
             "top5_accuracy": five / len(images.rows) if top5 else None,
         }

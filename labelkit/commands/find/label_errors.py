@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,11 +60,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     lines = [_line(place, paths, names, labels, doubts) for place in found.tolist()]
     write_table(config, COLUMNS, lines)
     if images is not None:
-        triples = [_pictures(place, names, labels, doubts) for place in found.tolist()]
-        beside = max(1, config.columns // 3)
-        lines_of = [triples[start : start + beside] for start in range(0, len(triples), beside)]
-        wide = config.model_copy(update={"columns": max(3, config.columns)})
-        images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
+        images.draw_groups(config, [_pictures(place, names, labels, doubts) for place in found.tolist()])
     return _summary(config, len(labeled), judged, lines)
 
 

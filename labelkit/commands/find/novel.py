@@ -84,10 +84,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     write_table(config, COLUMNS, lines)
     if images is not None:
         pairs = [_pictures(int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
-        beside = max(1, config.columns // 2)
-        lines_of = [pairs[start : start + beside] for start in range(0, len(pairs), beside)]
-        wide = config.model_copy(update={"columns": max(2, config.columns)})
-        images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
+        images.draw_groups(config, pairs)
     values = _summary(config, result.name, lines, Counter(filter(None, guesses)), len(rows), len(given))
     if earlier is not None:
         values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}

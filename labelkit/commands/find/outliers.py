@@ -74,10 +74,10 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         lines.append([escaped_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
     write_table(config, COLUMNS, lines)
     if images is not None:
-        cells = [
-            (place, (images.name(place), ", ".join(why))) for place, why in zip(odd.tolist(), reasons, strict=True)
-        ]
-        images.draw(config, [cells[start : start + config.columns] for start in range(0, len(cells), config.columns)])
+        images.draw_groups(
+            config,
+            [[(place, (images.name(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
+        )
     return _summary(config, len(rows), images, names, reasons, highest[odd])
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -146,6 +147,13 @@ class StoredImages:
 
         shown = [[picture(*one) for one in line[: config.columns]] for line in lines[:_MOST_LINES]]
         write_contact_sheet(config.sheet, shown)
+
+    def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
+        """Write the contact sheet, if requested, of groups of pictures (position, texts below) that stay together."""
+        size = len(groups[0]) if groups else 1
+        beside = max(1, config.columns // size)
+        lines = [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)]
+        self.draw(config.model_copy(update={"columns": max(size, config.columns)}), lines)
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:

@@ -17,76 +17,24 @@ from labelkit.models.backbones.vit import find_patch_embedding
 from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 
-_BLOCKS = 3
-
-
-class LinearSegmentationHead(nn.Module):
-    """Segmentation head with one linear classifier shared by all patches.
-
-    Args:
-        width: of the features, f.
-        num_classes: c.
-
-    Shape:
-        - features: ``(b, f, rows, cols)`` float.
-        - returns: ``(b, c, rows, cols)``.
-    """
-
-    def __init__(self, width: int, num_classes: int) -> None:
-        super().__init__()
-        self.map = nn.Conv2d(width, num_classes, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the logits (b, c, rows, cols) of features (b, f, rows, cols)."""
-        logits: Tensor = self.map(features)
-        return logits
-
-
-class FCNHead(nn.Module):
-    """Convolutional segmentation head of three upsampling blocks and a linear classifier.
-
-    A block is 1x1, 3x3 and 1x1 convolutions with ReLU, and doubles rows and columns.
-
-    Args:
-        width: of the features, f.
-        num_classes: c.
-        hidden: width of the blocks.
-
-    Shape:
-        - features: ``(b, f, rows, cols)`` float.
-        - returns: ``(b, c, 8 rows, 8 cols)``.
-    """
-
-    def __init__(self, width: int, num_classes: int, hidden: int = 256) -> None:
-        super().__init__()
-        blocks: list[nn.Module] = []
-        for number in range(_BLOCKS):
-            blocks += [
-                nn.Conv2d(hidden if number else width, hidden, 1),
-                nn.ReLU(),
-                nn.Conv2d(hidden, hidden, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(hidden, hidden, 1),
-                nn.ReLU(),
-                nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
-            ]
-        self.blocks = nn.Sequential(*blocks)
-        self.map = nn.Conv2d(hidden, num_classes, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the logits (b, c, 8 rows, 8 cols) of features (b, f, rows, cols)."""
-        logits: Tensor = self.map(self.blocks(features))
-        return logits
+_BLOCKS, _HIDDEN = 3, 256
 
 
 def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
     """Build a segmentation head with weights that depend only on the seed.
 
+    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each of 1x1, 3x3 and
+    1x1 convolutions with ReLU, which doubles rows and columns.
+
     Args:
         kind: ``linear`` or ``fcn``.
-        width: of the features.
+        width: of the features, f.
         num_classes: c.
         seed: of the weights.
+
+    Shape:
+        - features: ``(b, f, rows, cols)`` float.
+        - returns: logits ``(b, c, rows, cols)``; of ``fcn`` ``(b, c, 8 rows, 8 cols)``.
 
     Raises:
         ValueError: no such kind.
@@ -95,7 +43,12 @@ def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) 
         raise ValueError(f"no segmentation head {kind!r}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LinearSegmentationHead(width, num_classes) if kind == "linear" else FCNHead(width, num_classes)
+        blocks: list[nn.Module] = []
+        for number in range(_BLOCKS if kind == "fcn" else 0):
+            for given, kernel in ((_HIDDEN if number else width, 1), (_HIDDEN, 3), (_HIDDEN, 1)):
+                blocks += [nn.Conv2d(given, _HIDDEN, kernel, padding=kernel // 2), nn.ReLU()]
+            blocks.append(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False))
+        return nn.Sequential(*blocks, nn.Conv2d(_HIDDEN if blocks else width, num_classes, 1))
 
 
 HeadKind = Literal["linear", "fcn", "fpn", "upernet"]
