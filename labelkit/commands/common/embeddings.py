@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,19 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another, or all.")
     return rows
+
+
+def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
+    """Check that a store has the rows that an option names; return them.
+
+    Raises:
+        ConfigError: it has no such row.
+    """
+    beyond = [row for row in rows if row >= store.n]
+    if beyond:
+        problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
+        raise ConfigError(option, problem, "Choose among these.")
+    return list(rows)
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
@@ -139,13 +139,11 @@ class StoredImages:
             return
         if len(lines) > _MOST_LINES:
             current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
-        row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
-
-        def picture(place: int, texts: tuple[str, ...]) -> Picture:
-            there = row_of.get(self.name(place))
-            return Picture(None if there is None else image_pixels(self.files, there), texts)
-
-        shown = [[picture(*one) for one in line[: config.columns]] for line in lines[:_MOST_LINES]]
+        pixels_of = pixels_by_name(self.files)
+        shown = [
+            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[: config.columns]]
+            for line in lines[:_MOST_LINES]
+        ]
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:

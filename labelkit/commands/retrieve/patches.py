@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.embeddings import check_rows
+from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.search_queries import is_store, query_images, row_label
+from labelkit.commands.common.search_queries import checked_patch, is_store, query_images, row_label
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import chosen_rows, no_rows_error
 from labelkit.data.datasets import ImageDataset
@@ -159,10 +160,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     """
     images: ImageDataset | None = None
     if config.query_rows is not None:
-        row = config.query_rows[0]
-        if row >= store.n:
-            problem = f"{store.path} has no row {row}, its rows are 0 to {store.n - 1}"
-            raise ConfigError("--query-rows", problem, "Choose among these.")
+        (row,) = check_rows(store, config.query_rows, "--query-rows")
         name, image, digest, label = store.sample_ids[row], patches.image(row), store.sha256[row], row_label(store, row)
     else:
         assert config.query is not None
@@ -204,11 +202,7 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     """
     rows, columns = image.grid
     if config.patch is not None:
-        row, column = config.patch
-        if row >= rows or column >= columns:
-            problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
-            raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
-        return row, column
+        return checked_patch(config.patch, image.grid, name)
     assert config.pixel is not None
     x, y = config.pixel
     left, top, right, bottom = image.region
@@ -274,23 +268,17 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: Patc
     """Draw the query and the hits, each with its patch draw_box."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
-    images = indexed_images(store, config.dataset, config.data_root)
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
 
-    def picture(sample_id: str, box: list[float]) -> NDArray[np.uint8] | None:
-        row = position.get(sample_id)
-        pixels = None if row is None else image_pixels(images, row)
+    def boxed(pixels: NDArray[np.uint8] | None, box: list[float]) -> NDArray[np.uint8] | None:
         return None if pixels is None else draw_box(pixels, box)
 
-    asked = picture(query.name, query.box)
-    if query.images is not None:
-        pixels = image_pixels(query.images, 0)
-        asked = None if pixels is None else draw_box(pixels, query.box)
+    asked = boxed(pixels_of(query.name) if query.images is None else image_pixels(query.images, 0), query.box)
     place = f"query, patch {query.cell[0]},{query.cell[1]}"
     line = [Picture(asked, (query.name, place), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"
-        line.append(Picture(picture(name, hit.box), (name, text)))
+        line.append(Picture(boxed(pixels_of(name), hit.box), (name, text)))
     per_row = 6
     write_contact_sheet(path, [line[start : start + per_row] for start in range(0, len(line), per_row)])

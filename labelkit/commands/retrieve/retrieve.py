@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import zero_rows
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import has_room, stored_rows
 from labelkit.commands.common.onnx_session import preload_embedding
@@ -343,12 +343,7 @@ def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -
 def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
     from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
-
-    def picture(sample_id: str) -> NDArray[np.uint8] | None:
-        row = position.get(sample_id)
-        return None if row is None else image_pixels(images, row)
-
+    picture = pixels_by_name(images)
     drawn: list[list[Picture]] = []
     for q, name in enumerate(queries.names):
         pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))

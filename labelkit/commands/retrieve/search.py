@@ -28,6 +28,7 @@ from labelkit.commands.retrieve.stored_index import (
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
+from labelkit.options.base import flag
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -232,15 +233,7 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     """Return the error that says that the filters leave no rows."""
-    options = [
-        flag
-        for flag, value in (
-            ("--label", config.label),
-            ("--split", config.split),
-            ("--path-pattern", config.path_pattern),
-        )
-        if value is not None
-    ]
+    options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Choose others.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,3 +84,9 @@ def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
         return images.source.read(row).decode(images.in_channels)
     except BadImage:
         return None
+
+
+def pixels_by_name(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
+    """Return a function from a sample id to pixels (h, w, c) uint8, ``None`` where it is gone or cannot be read."""
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    return lambda name: image_pixels(images, position[name]) if name in position else None
