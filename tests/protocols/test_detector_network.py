@@ -8,17 +8,15 @@ import pytest
 import torch
 from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
-from labelkit.protocols.detection.cascade_heads import (
+from labelkit.protocols.detection.detector import (
     STAGE_WEIGHTS,
     CascadeRoIHeads,
-    stage_loss,
-)
-from labelkit.protocols.detection.detector import (
     DetectionBackbone,
     SimplePyramid,
     anchor_sizes,
     build_detector,
     keep_statistics,
+    stage_loss,
 )
 from torch import Tensor
 from torchvision.ops import box_iou

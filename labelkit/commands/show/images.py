@@ -47,24 +47,6 @@ def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
         ) from error
 
 
-def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
-    """Return the rows to draw: the requested ones, or a random sample of readable images, in order.
-
-    Raises:
-        ConfigError, DatasetError: there is no such row, or too few can be read.
-    """
-    if config.rows is None:
-        return _drawn_rows(config, run, dataset)
-    outside = [row for row in config.rows if not 0 <= row < len(dataset)]
-    if outside:
-        raise ConfigError(
-            "--rows",
-            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
-            f"Rows count from 0 to {len(dataset) - 1}.",
-        )
-    return np.asarray(config.rows, dtype=np.int64)
-
-
 def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
     """Return the images to draw, each as (name, data set, row).
 
@@ -74,7 +56,15 @@ def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, I
     if config.image is not None:
         return [(str(path), one_image(path), 0) for path in config.image]
     dataset = shown_dataset(config, run)
-    return [(dataset.sample_ids[row], dataset, row) for row in shown_rows(config, run, dataset).tolist()]
+    outside = [row for row in config.rows or () if not 0 <= row < len(dataset)]
+    if outside:
+        raise ConfigError(
+            "--rows",
+            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
+            f"Rows count from 0 to {len(dataset) - 1}.",
+        )
+    rows = _drawn_rows(config, run, dataset) if config.rows is None else config.rows
+    return [(dataset.sample_ids[row], dataset, row) for row in rows]
 
 
 def class_name(dataset: ImageDataset, row: int) -> str | None:
@@ -165,7 +155,7 @@ class _Listed:
         return self.rows
 
 
-def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
+def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> list[int]:
     """Rows that can be read, in order; those that cannot are said and passed over."""
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, len(dataset))
     if wanted > len(dataset):
@@ -186,4 +176,4 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
         raise DatasetError(
             dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Ask for at most {len(rows)}."
         )
-    return np.array(sorted(rows), dtype=np.int64)
+    return sorted(rows)
