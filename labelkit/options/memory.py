@@ -44,7 +44,7 @@ def checked_size(value: object) -> object:
 
 
 class MemoryConfig(StageConfig):
-    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.max_memory``."""
+    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.embeddings``."""
 
     max_memory: str | None = Field(
         None,

@@ -27,8 +27,7 @@ from labelkit.algorithms.sinkhorn import (
 )
 from labelkit.commands.cluster.grouping import Grouping
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import check_directions
-from labelkit.commands.common.max_memory import block_bytes, bounded_rows
+from labelkit.commands.common.embeddings import block_bytes, bounded_rows, check_directions
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError

@@ -18,9 +18,8 @@ from labelkit.commands.cluster.options import (
     SSKMeansConfig,
 )
 from labelkit.commands.cluster.patches import cluster_patches
-from labelkit.commands.common.embeddings import check_directions, split_rows
+from labelkit.commands.common.embeddings import bounded_rows, check_directions, split_rows
 from labelkit.commands.common.labels import UsableLabels, label_agreement_warning, labeled_array, labels_to_use
-from labelkit.commands.common.max_memory import bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
 from labelkit.commands.cluster.options import PatchClusterConfig, SphericalKMeansConfig
-from labelkit.commands.common.embeddings import split_rows, unit_rows, zero_rows
-from labelkit.commands.common.max_memory import block_bytes
+from labelkit.commands.common.embeddings import block_bytes, split_rows, unit_rows, zero_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS
 from labelkit.data.keyed_random import keyed_generator

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import never_negative, split_rows
+from labelkit.commands.common.embeddings import never_negative, split_rows, stored_rows
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
 from labelkit.commands.discover.num_classes import choose_num_classes

@@ -40,15 +40,9 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    check_result_name(
-        config,
-        store,
-        "evaluation",
-        protocol=_PROTOCOL,
-        rows=config.rows,
-        split=config.split,
-        mapping_from=config.mapping_from,
-    )
+    params = {name: getattr(config, name) for name in ("rows", "split", "mapping_from", "bootstrap", "seed")}
+    params |= {"protocol": _PROTOCOL, "results": list(config.results)}
+    check_result_name(config, store, "evaluation", **params)
     truth, class_names = _truth(store, config)
     scored: list[dict[str, Any]] = []
     any_held_out = False
@@ -83,8 +77,6 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    chosen = ("rows", "split", "mapping_from", "bootstrap", "seed")
-    params = {name: getattr(config, name) for name in chosen} | {"protocol": _PROTOCOL, "results": list(config.results)}
     made = store_scores(config, store, values, params)
     return SimpleResult(values, made, tuple(_tables(config, scored, held_out=any_held_out)))
 

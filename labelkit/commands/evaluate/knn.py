@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 from labelkit.algorithms.projection import principal_map, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import split_rows, zero_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows, zero_rows
 from labelkit.commands.common.labels import labels_to_use, with_labels
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std

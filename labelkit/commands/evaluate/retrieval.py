@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
+from labelkit.commands.common.embeddings import (
+    block_bytes,
+    bounded_rows,
+    check_features,
+    split_rows,
+    unit_rows,
+    zero_rows,
+)
 from labelkit.commands.common.labels import with_labels
-from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig

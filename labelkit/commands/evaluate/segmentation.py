@@ -36,6 +36,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.models.inference import InferenceNetwork
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentation_head
@@ -189,6 +190,7 @@ def train_segmenter(
     with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
         if config.tune:
             size = config.train_size or frozen.size
+            assert isinstance(frozen.network, InferenceNetwork)
             tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
             tuned.train()
             # a bias or a norm has nothing to decay toward

@@ -14,8 +14,7 @@ from PIL import Image
 
 from labelkit.algorithms.near_duplicates import SIDE, Agreement, coarse_rows, compare_pictures
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindDuplicatesConfig

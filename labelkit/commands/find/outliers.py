@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, neighbor_deviations, outlier_scores
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindOddConfig

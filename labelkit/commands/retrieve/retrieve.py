@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import zero_rows
+from labelkit.commands.common.embeddings import has_room, stored_rows, zero_rows
 from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
-from labelkit.commands.common.max_memory import has_room, stored_rows
 from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import has_room
+from labelkit.commands.common.embeddings import has_room, split_rows
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
     CachedIndex,

@@ -20,11 +20,10 @@ from labelkit.algorithms.active_learning import (
     nearest_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_finite, split_rows
+from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import correctness_probabilities

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 
 _BLOCKS, _HIDDEN = 3, 256
@@ -55,7 +55,7 @@ HeadKind = Literal["linear", "fcn", "fpn", "upernet"]
 _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
-class Segmenter(InferenceNetwork):
+class Segmenter(nn.Module):
     """Segmentation network: a backbone and a head that return the logits of each pixel as patch features.
 
     Args:
@@ -64,6 +64,9 @@ class Segmenter(InferenceNetwork):
         num_classes: c.
         size: side of the training images.
         seed: of the head's weights.
+
+    Attributes:
+        input_spec: of the network that it was built on.
 
     Raises:
         ConfigError: no backbone in it, or images of a size that it cannot take.
@@ -76,10 +79,10 @@ class Segmenter(InferenceNetwork):
         if not isinstance(backbone, Backbone):
             raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Leave it out.")
         self.backbone = copy.deepcopy(backbone).requires_grad_(True)
-        self._spec, self._kind = inner.input_spec, kind
+        self.input_spec, self._kind = inner.input_spec, kind
         device = next(self.backbone.parameters()).device
         with torch.no_grad():
-            maps = self._maps(torch.zeros(1, self._spec.channels, size, size, device=device))
+            maps = self._maps(torch.zeros(1, self.input_spec.channels, size, size, device=device))
         widths = [one.shape[1] for one in maps]
         self.sizes: nn.Module | None = None
         if kind not in _OF_LEVELS:
@@ -92,26 +95,6 @@ class Segmenter(InferenceNetwork):
                 self.head = _OF_LEVELS[kind](widths, num_classes)
         self.to(device)
 
-    @property
-    def input_spec(self) -> InputSpec:
-        """Input specification of the network that it was built on."""
-        return self._spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Dimension of the backbone's features."""
-        return self.backbone.info.feature_dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """Names of the backbone, the head and the pooling."""
-        return {"name": self.backbone.info.name, "layer": self._kind, "pooling": self.backbone.info.pooling}
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Compute the backbone's features (b, f) of images."""
-        features: Tensor = self.backbone(images)
-        return features
-
     def patch_features(self, images: Tensor) -> Tensor:
         """Compute the logits of images as patch features, (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
@@ -119,11 +102,11 @@ class Segmenter(InferenceNetwork):
     def logits(self, images: Tensor) -> Tensor:
         """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
         maps = self._maps(images)
-        if self._kind not in _OF_LEVELS:
-            logits: Tensor = self.head(maps[0])
-            return logits
-        levels: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
-        return levels
+        if self._kind in _OF_LEVELS:
+            found: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
+        else:
+            found = self.head(maps[0])
+        return found
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         if self._kind not in _OF_LEVELS:
