@@ -104,13 +104,19 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
     return zero
 
 
-def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
+def check_directions(
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    features: Rows,
+    remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
+) -> None:
     """Check that no embedding is all zero, so that each has a direction.
 
     Args:
         store: where they are from.
         rows: of the store.
         features: these rows.
+        remedy: what to do about such rows.
 
     Raises:
         StoreError: there are some.
@@ -121,7 +127,7 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
         raise StoreError(
             f"{store.path}:/embeddings",
             f"{int(zero.sum())} embeddings are all zero and have no direction (first: {store.sample_ids[first]})",
-            "Use `labelkit cluster k-means`, which accepts them unchanged.",
+            remedy,
         )
 
 

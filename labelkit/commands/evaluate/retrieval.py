@@ -15,10 +15,10 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import (
     block_bytes,
     bounded_rows,
+    check_directions,
     check_features,
     split_rows,
     unit_rows,
-    zero_rows,
 )
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
@@ -34,6 +34,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
 _ROLES = ("query", "gallery")
+_REMEDY = "Leave them out of the data set, or embed with another model."
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if max(config.k) > available:
         raise ConfigError("-k", f"{max(config.k)} neighbors among {available} images", "Request fewer.")
     features = check_features(asked.store, asked.rows)
-    _check_directions(asked, features)
+    check_directions(asked.store, asked.rows, features, _REMEDY)
     found = features
     if not same:
         found = check_features(held.store, held.rows)
-        _check_directions(held, found)
+        check_directions(held.store, held.rows, found, _REMEDY)
     threads = config.threads or _num_threads()
     with current_progress().task("ranking", total=len(asked.rows)) as task:
         scores = score_retrieval(
@@ -167,17 +168,6 @@ def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
         return np.full(len(asked.rows), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(held.rows, asked.rows), len(held.rows) - 1)
     return np.where(held.rows[place] == asked.rows, place, -1)
-
-
-def _check_directions(side: _Side, features: NDArray[np.float32]) -> None:
-    zero = zero_rows(features)
-    if zero.any():
-        first = side.store.sample_ids[side.rows[np.flatnonzero(zero)[0]]]
-        raise StoreError(
-            f"{side.store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zero and have no direction to compare (first: {first})",
-            "Leave them out of the data set, or embed with another model.",
-        )
 
 
 def _num_threads() -> int:
