@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,9 +88,11 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         k: from 1 to c.
 
     Raises:
-        ValueError: shapes that do not fit, NaN, a label or k out of range.
+        ValueError, IndexError: shapes that do not fit, NaN, a label or k out of range.
     """
-    scores, classes = _as_scores(logits, labels)
+    scores, classes = np.asarray(logits), as_ids(labels, "labels")
+    if np.isnan(scores).any():
+        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
     if not 1 <= k <= scores.shape[1]:
         raise ValueError(f"k must be from 1 to {scores.shape[1]} classes, got {k}")
     own = scores[np.arange(len(classes)), classes][:, None]
@@ -165,14 +167,3 @@ def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.r
     shares = generator.binomial(count, hits / count, size=num_resamples) / count
     low, high = np.quantile(shares, [(1 - 0.95) / 2, (1 + 0.95) / 2])
     return float(low), float(high)
-
-
-def _as_scores(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    scores, classes = np.asarray(logits), as_ids(labels, "labels")
-    if scores.ndim != 2 or len(scores) != len(classes):
-        raise ValueError(f"logits must have shape ({len(classes)}, c), got {scores.shape}")
-    if np.isnan(scores).any():
-        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
-    if classes.max() >= scores.shape[1]:
-        raise ValueError(f"labels must be below {scores.shape[1]}, the number of logits, got {classes.max()}")
-    return scores, classes

@@ -81,13 +81,6 @@ class EmbeddingNetwork:
     weights: str = ""
     trained_labels: str = ""
 
-    @property
-    def source_text(self) -> str:
-        """Describe in words where the weights come from."""
-        return (
-            self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
-        )
-
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
         """Return a data loader of batches that are preprocessed for the network; see ``EvalLoader`` for the options."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
@@ -100,12 +93,23 @@ class EmbeddingNetwork:
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """Return the description of the model that a store records."""
+        spec, view = self.network.input_spec, self.view
+        preprocess = {
+            "decoder": DECODER,
+            "channels": spec.channels,
+            "size": view.size,
+            "resize_ratio": view.resize_ratio,
+            "crop": view.crop,
+            "interpolation": view.interpolation,
+            "mean": list(spec.mean),
+            "std": list(spec.std),
+        }
         return ModelIdentity(
             **self.network.identity,
             weights_fingerprint=self.weights or fingerprint(self.network),
             weights_file_sha256=self.weights_sha256,
             source=self.source,
-            preprocess=preprocess_record(self.network, self.view),
+            preprocess=preprocess,
             numerics=dict(numerics),
             trained_labels=self.trained_labels,
         )
@@ -148,21 +152,6 @@ def trained_labels_of(weights: Path) -> str:
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))
     return ""
-
-
-def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
-    """Return how images are preprocessed for a network, as plain JSON."""
-    spec = network.input_spec
-    return {
-        "decoder": DECODER,
-        "channels": spec.channels,
-        "size": view.size,
-        "resize_ratio": view.resize_ratio,
-        "crop": view.crop,
-        "interpolation": view.interpolation,
-        "mean": list(spec.mean),
-        "std": list(spec.std),
-    }
 
 
 def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
@@ -437,9 +426,12 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if model.source.startswith(_RANDOM):
         return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
-    recorded = find_model(model.weights_fingerprint)
-    candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
-    for candidate in candidates:
+    # where it was last seen, and where a run named run/step lies if it was trained from here
+    run, _, step = model.source.rpartition("/")
+    usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
+    for candidate in (find_model(model.weights_fingerprint), usual):
+        if candidate is None:
+            continue
         if not candidate.exists():
             tried.append(str(candidate))
             continue
@@ -496,12 +488,6 @@ def _recorded_side_by_side(
             network.backbone.source = source
         networks.append(network)
     return _side_by_side(networks, model.source)
-
-
-def _usual_places(source: str) -> list[Path]:
-    """Where a run named ``run/step`` lies if it was trained from here."""
-    run, _, step = source.rpartition("/")
-    return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
 
 
 def _named_backbone(

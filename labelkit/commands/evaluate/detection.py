@@ -397,9 +397,8 @@ def _result(
     }
     made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
-    title = (
-        f"detection in %: {config.detector} on {model.source_text}, {what} trained on {len(rows.train_rows)} images of "
-    )
+    source = re.sub("^random:", "random weights of seed ", model.source)
+    title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in names)] for part, own in means.items()]
