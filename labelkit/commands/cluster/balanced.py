@@ -166,9 +166,7 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
         raise ConfigError("--prior", f"{spec!r} is neither a known prior nor a file", "Use uniform, zipf:1, or a file.")
     remedy = f"Write {num_clusters} positive numbers: shares that sum to 1, or sizes that sum to {num_rows}."
     try:
-        if path.stat().st_size > _LARGEST_PRIOR_BYTES:
-            raise InputError(spec, "is too large for a list of cluster sizes", remedy)
-        text = read_bytes(path).decode()
+        text = read_bytes(path, _LARGEST_PRIOR_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     try:

@@ -62,8 +62,7 @@ class PixelPatchNetwork(PixelNetwork):
                 f"{height} x {width} pixels are not a multiple of the patch size {side}",
                 "Choose another.",
             )
-        columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
-        return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
+        return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
 
 _PIXEL_SIZE = 64

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
-from labelkit.algorithms.matching import as_ids, contingency, match_counts
+from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import class_names_of, with_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
@@ -194,17 +194,12 @@ def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_gro
         (k,) int64, -1 = a new group without match.
 
     Raises:
-        ValueError: shapes that do not fit, an id out of range, or a class named twice.
+        ValueError: shapes that do not fit, or an id out of range.
     """
-    classes, groups = as_ids(labels, "labels"), as_ids(group_ids, "group_ids")
-    named = np.asarray(class_of_group)
-    if named.ndim != 1 or not np.issubdtype(named.dtype, np.integer) or named.min(initial=-1) < -1:
-        raise ValueError(f"class_of_group must be integers >= -1 of shape (k,), got {named.dtype} {named.shape}")
+    classes, named = np.asarray(labels), np.asarray(class_of_group)
     known = named[named >= 0]
-    if len(np.unique(known)) < len(known):
-        raise ValueError("class_of_group names a class more than once")
     num_classes = int(max(classes.max(), named.max())) + 1
-    counts = contingency(groups, classes, num_clusters=len(named), num_classes=num_classes)
+    counts = contingency(group_ids, classes, num_clusters=len(named), num_classes=num_classes)
     result = named.astype(np.int64)
     new_groups = np.flatnonzero(named < 0)
     free = np.setdiff1d(np.arange(num_classes), known)

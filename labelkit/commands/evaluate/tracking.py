@@ -211,17 +211,9 @@ def propagate_masks(
 
     Returns:
         (rows, cols, o) float, sums to 1 where the context's masks do.
-
-    Raises:
-        ValueError: shapes that do not fit, or a number out of range.
     """
     rows, columns, width = features.shape
     frames = len(context)
-    if context.shape != (frames, rows, columns, width) or masks.shape[:3] != (frames, rows, columns) or not frames:
-        shapes = [tuple(values.shape) for values in (features, context, masks)]
-        raise ValueError(f"shapes {shapes} of features, context and masks do not fit")
-    if radius < 0 or top_k < 1 or not temperature > 0:
-        raise ValueError(f"radius {radius}, top_k {top_k} or temperature {temperature} is out of range")
     cosines = context.reshape(-1, width) @ features.reshape(-1, width).T  # (f rows cols, rows cols)
     if radius:
         far = _far_apart(rows, columns, radius, features.device)

@@ -42,7 +42,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         problem = f"gives labels of {len(classes)} classes to the rows in use: a label is compared with those of others"
         raise DatasetError(given.where, problem, "Pass more --labels.")
     of_store = rows[labeled]
-    images = None if config.sheet is None else StoredImages.from_store(store, of_store, config)
+    images = None if config.sheet is None else StoredImages(store, of_store, config)
     doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     judged = int(np.isfinite(doubts.score).sum())

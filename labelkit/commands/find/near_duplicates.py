@@ -73,7 +73,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    images = StoredImages.from_store(store, rows, config)
+    images = StoredImages(store, rows, config)
     features = stored_rows(store, rows)
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))

@@ -65,7 +65,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
                 f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
             )
             raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
-    images = None if config.sheet is None else StoredImages.from_store(store, np.arange(store.n), config)
+    images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
     cosines, near_rows = _nearest(store, rows, given, 1)
     if earlier is None:
         scores = novelty(_new_shares(config, store, result, rows, is_new), cosines[:, 0])

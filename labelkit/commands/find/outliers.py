@@ -40,7 +40,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     images: StoredImages | None = None
     if store.has_images or config.sheet is not None:
-        images = StoredImages.from_store(store, rows, config)
+        images = StoredImages(store, rows, config)
     else:
         current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:

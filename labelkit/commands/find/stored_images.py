@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -35,32 +34,27 @@ _TOGETHER = 512
 _MOST_LINES = 100
 
 
-@dataclass
 class StoredImages:
     """Image files behind some rows of a store.
 
-    Attributes:
+    Args:
         store: whose.
         rows: (m,) int64 of it.
+        config: says where the images are.
+
+    Attributes:
         files: the data set with the images.
         left_out: why images were not measured, and how many; filled by :meth:`measure`.
+
+    Raises:
+        DatasetError: they are not where they were.
+        Mismatch: the rows were imported without their images.
     """
 
-    store: EmbeddingStore
-    rows: NDArray[np.int64]
-    files: ImageDataset
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def from_store(cls, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> StoredImages:
-        """Locate the image files of a store.
-
-        Raises:
-            DatasetError: they are not where they were.
-            Mismatch: the rows were imported without their images.
-        """
-        assert len(store.sha256) == store.n
-        return cls(store, rows, indexed_images(store, config.dataset, config.data_root))
+    def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> None:
+        self.store, self.rows, self._digests = store, rows, np.asarray(store.sha256)
+        self.files: ImageDataset = indexed_images(store, config.dataset, config.data_root)
+        self.left_out: Counter[str] = Counter()
 
     def measure(
         self,
@@ -83,7 +77,6 @@ class StoredImages:
             DatasetError: not one image can be read.
         """
         row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
-        digests = np.asarray(self.store.sha256)
 
         def one(place: int) -> T | str:
             row = int(self.rows[place])
@@ -92,7 +85,7 @@ class StoredImages:
                 return "not in the data set"
             try:
                 encoded = self.files.source.read(there)
-                if encoded.sha256 != digests[row].tobytes():
+                if encoded.sha256 != self._digests[row].tobytes():
                     return "not the image that was embedded"
                 return work(encoded.decode(1, least_side=least_side))
             except BadImage as error:
