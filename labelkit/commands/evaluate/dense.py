@@ -19,7 +19,7 @@ from torch.nn import functional
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.commands.common.results import jsonable
-from labelkit.commands.evaluate.dense_options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset

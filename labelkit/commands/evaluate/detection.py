@@ -24,7 +24,7 @@ from labelkit.commands.evaluate.dense import (
     percent_and_std,
     write_scores,
 )
-from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
+from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import Draws, keyed_generator
 from labelkit.data.object_images import (

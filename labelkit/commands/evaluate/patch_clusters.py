@@ -23,7 +23,7 @@ from labelkit.commands.evaluate.dense import (
     whole_batches,
     write_requested,
 )
-from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
+from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError

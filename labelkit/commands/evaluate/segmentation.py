@@ -29,7 +29,7 @@ from labelkit.commands.evaluate.dense import (
     whole_batches,
     write_requested,
 )
-from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize, ViewSpec

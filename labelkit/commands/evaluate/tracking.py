@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_requested
-from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
+from labelkit.commands.evaluate.options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
 from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError

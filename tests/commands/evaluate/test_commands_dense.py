@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.evaluate.dense import FrozenNetwork
-from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.commands.evaluate.patch_clusters import match_by_iou
 from labelkit.commands.evaluate.segmentation import train_segmenter
 from labelkit.commands.evaluate.tracking import frame_size

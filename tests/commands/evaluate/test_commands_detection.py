@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.commands.evaluate.detection import Updates, layer_depth, train_detector
+from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
