@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,17 +238,14 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
     of a store that knows no files, as imported ones, are paired by their ids.
     """
-    keys_before, keys_after = _keys_of_both(before, after)
-    places: dict[str | bytes, list[int]] = defaultdict(list)
-    for row, key in enumerate(keys_before):
-        places[key].append(row)
-    used: dict[str | bytes, int] = defaultdict(int)
-    pairs: list[tuple[int, int]] = []
-    for row, key in enumerate(keys_after):
-        number = used[key]
-        if number < len(places.get(key, ())):
-            pairs.append((places[key][number], row))
-            used[key] += 1
+    places: list[dict[tuple[str | bytes, int], int]] = []
+    for keys in _keys_of_both(before, after):
+        times: Counter[str | bytes] = Counter()
+        places.append({})
+        for row, key in enumerate(keys):
+            places[-1][key, times[key]] = row
+            times[key] += 1
+    pairs = [(places[0][key], row) for key, row in places[1].items() if key in places[0]]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 

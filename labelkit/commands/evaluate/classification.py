@@ -107,7 +107,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     if store is not None:
         params = {"split": scored.split, "groups": "auto", "seen_only": False}
         made = store_scores(config, store, values, params)
-    return SimpleResult(values, made, _tables(config, scored, entries, values, per_class, matrix))
+    return SimpleResult(values, made, _tables(config, values))
 
 
 def _warn_of_unseen(scored: _Scored) -> None:
@@ -158,14 +158,7 @@ def _group_scores(
     return found
 
 
-def _tables(
-    config: EvaluateClassificationConfig,
-    scored: _Scored,
-    entries: list[dict[str, Any]],
-    values: dict[str, Any],
-    per_class: NDArray[np.float64],
-    matrix: NDArray[np.int64],
-) -> tuple[Table, ...]:
+def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> tuple[Table, ...]:
     scores: list[list[Cell]] = [
         [
             *(entry[key] for key in ("classes", "num_classes", "images")),
@@ -174,11 +167,11 @@ def _tables(
             None if entry["top5_accuracy"] is None else percent(entry["top5_accuracy"]),
             percent(entry["balanced_accuracy"]),
         ]
-        for entry in entries
+        for entry in values["scores"]
     ]
     tables = [
         Table(
-            f"accuracy in % on split {scored.split}; balanced: mean over classes",
+            f"accuracy in % on split {values['split']}; balanced: mean over classes",
             ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
             scores,
         )
@@ -188,8 +181,7 @@ def _tables(
         tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
     if config.per_class:
         table: list[list[Cell]] = [
-            [name, int(scored.train_counts[i]), int(matrix[i].sum()), percent(float(per_class[i]))]
-            for i, name in enumerate(scored.class_names)
+            [one["class"], one["train_images"], one["images"], percent(one["accuracy"])] for one in values["per_class"]
         ]
         tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
     return tuple(tables)

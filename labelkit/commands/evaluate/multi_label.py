@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -228,21 +228,17 @@ def _result(
     if np.isnan(over_all).all():
         raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
+    classes: list[dict[str, Any]] = [
+        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
+        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
+    ]
     values: dict[str, object] = {
         "measured": f"classes in images of {config.dataset}/{config.eval_split}",
         "train_images": trained,
         "images": len(scores),
         "mean_ap": mean_ap,
         "mean_ap_11": mean_ap_11,
-        "classes": [
-            {
-                "class": name,
-                "with_it": int((presence[:, label] == 1).sum()),
-                "ap": over_all[label],
-                "ap_11": at_eleven[label],
-            }
-            for label, name in enumerate(names)
-        ],
+        "classes": classes,
         "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
     row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
@@ -250,8 +246,7 @@ def _result(
     tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
     if config.per_class:
         rows: list[list[Cell]] = [
-            [name, int((presence[:, label] == 1).sum()), percent(over_all[label]), percent(at_eleven[label])]
-            for label, name in enumerate(names)
+            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
         ]
         tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
     return SimpleResult(values, (), tuple(tables))
