@@ -61,8 +61,7 @@ class Command:
             ConfigError: torchrun started several processes of a command that works alone.
         """
         from labelkit.commands.common.gate import Gate
-        from labelkit.commands.common.inputs import check_inputs
-        from labelkit.commands.common.outputs import check_outputs
+        from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torchvision.transforms.functional import center_crop, five_crop, ten_crop
 
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -46,11 +47,10 @@ def resize_side(size: int) -> int:
 
 def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
     """Crop the center of images (b, c, s, s), or with ``ten`` the corners and center, also mirrored if ``mirror``."""
-    far = images.shape[-1] - size
-    middle = round(far / 2)
-    places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
-    seen = [images, images.flip(-1)] if ten and mirror else [images]
-    return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]
+    if not ten:
+        return [center_crop(images, [size, size])]
+    crops: Sequence[Tensor] = (ten_crop if mirror else five_crop)(images, [size, size])
+    return crops
 
 
 _MOMENTUM = 0.9
