@@ -33,41 +33,6 @@ def sha256_of(blocks: Iterable[Array]) -> Any:
     return digest
 
 
-def rows_per_block(row_bytes: int, block_bytes: int) -> int:
-    """Return the number of rows that share a digest, for blocks of about ``block_bytes``."""
-    return max(1, block_bytes // row_bytes)
-
-
-class BlockDigester:
-    """Incremental SHA-256 of each block of rows of an array that arrives in pieces.
-
-    Args:
-        block_bytes: bytes of a block, all of its rows together.
-    """
-
-    def __init__(self, block_bytes: int) -> None:
-        self._block_bytes = self._room = block_bytes
-        self._digest = hashlib.sha256()
-        self._digests: list[bytes] = []
-
-    def update(self, rows: Array) -> None:
-        """Add the next rows to the digests."""
-        view = bytes_of(rows)
-        while view:
-            self._digest.update(view[: self._room])
-            taken = min(self._room, len(view))
-            view, self._room = view[taken:], self._room - taken
-            if self._room == 0:
-                self._digests.append(self._digest.digest())
-                self._digest, self._room = hashlib.sha256(), self._block_bytes
-
-    def finish(self) -> bytes:
-        """Return the concatenated digests of all blocks."""
-        if self._room < self._block_bytes:
-            self._digests.append(self._digest.digest())
-        return b"".join(self._digests)
-
-
 def _shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import plain_json
+from labelkit.store.commit import plain_json, translate_os_errors
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts, check_space, part_names, translate_os_errors
+from labelkit.store.parts import Parts, check_space, part_names
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.files import NotRegularError, read_bytes, read_json
 from labelkit.store import schema
-from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, try_lock
+from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, translate_os_errors, try_lock
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.plans import plan_digest
@@ -339,15 +339,6 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:  # another worker renamed it just now
         return 0
-
-
-@contextlib.contextmanager
-def translate_os_errors(place: Path) -> Iterator[None]:
-    """Convert operating-system errors into errors that a user can act on."""
-    try:
-        yield
-    except OSError as error:
-        raise resource_error(error, str(place)) from error
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json
+from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json, translate_os_errors
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import Parts, cast_finite, check_space, translate_os_errors
+from labelkit.store.parts import Parts, cast_finite, check_space
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import CheckedFile, open_file

@@ -12,10 +12,8 @@ import contextlib
 import hashlib
 import io
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -27,16 +25,8 @@ from numpy.typing import NDArray
 from labelkit import __version__
 from labelkit.errors import StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes, fill_new, fsync_folder, install, write_new
-from labelkit.store.digests import (
-    BlockDigester,
-    attribute_line,
-    dataset_line,
-    digest_of_lines,
-    group_line,
-    rows_per_block,
-    sha256_of,
-)
+from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
+from labelkit.store.digests import attribute_line, dataset_line, digest_of_lines, group_line, sha256_of
 from labelkit.store.reader import SHARD_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
 
@@ -51,27 +41,12 @@ class Stream:
     Attributes:
         dtype: little-endian type of its values.
         shape: its shape; at least one axis.
-        blocks: called to read it once more from the beginning, in pieces of whole rows.
-        digests: its block digests, where they are known already; of the ``block_bytes`` of the image.
-        part: called to read rows [start, stop) once more, in pieces of whole rows; ``None``: only all can be read.
+        read: called to read rows [start, stop), once more each time.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    blocks: Callable[[], Iterator[Array]]
-    digests: bytes | None = None
-    part: Callable[[int, int], Iterator[Array]] | None = None
-
-    def between(self, start: int, stop: int) -> Stream:
-        """Return a stream of the rows from start to stop.
-
-        Raises:
-            ValueError: only all can be read.
-        """
-        part = self.part
-        if part is None:
-            raise ValueError("this stream cannot be read in parts")
-        return Stream(self.dtype, (stop - start, *self.shape[1:]), lambda: part(start, stop))
+    read: Callable[[int, int], Array]
 
 
 @dataclass
@@ -155,14 +130,14 @@ class Image:
                 raise TypeError(f"a store cannot hold values of type {data.dtype}")
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
-                block_rows = rows_per_block(row_bytes, block_bytes)
-                digests = _block_digests(data, block_rows * row_bytes)
+                block_rows = max(1, block_bytes // row_bytes)
+                digests = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
                 table = datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
                 attributes[f"digests/{path}"] = {"block_rows": block_rows}
                 digest = hashlib.sha256(digests).hexdigest()
                 lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
             else:
-                digest = sha256_of(rows_of(data)).hexdigest()
+                digest = sha256_of(blocks_of(data)).hexdigest()
             lines.append(dataset_line(path, data.dtype, data.shape, digest))
         groups = {""} | {path for path in attributes if path not in datasets}
         for path in list(datasets) + list(groups):
@@ -216,7 +191,7 @@ class Image:
                 kind = _hdf5_type(data.dtype)
                 dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
                 start = 0
-                for rows in rows_of(data):
+                for rows in blocks_of(data):
                     if rows.size:
                         dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
                         start += len(rows) if rows.shape else 0
@@ -261,12 +236,14 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
     return image.content_digest
 
 
-def rows_of(data: Array | Stream) -> Iterator[Array]:
-    """Yield a dataset to be written in blocks of whole rows."""
-    if isinstance(data, Stream):
-        yield from data.blocks()
-    else:
-        yield data
+def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
+    """Yield a dataset in blocks of this many rows, by default an array whole and a stream in blocks of a few MiB."""
+    if not isinstance(data, Stream):
+        yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
+        return
+    rows = rows or max(1, schema.BLOCK_BYTES // (data.dtype.itemsize * math.prod(data.shape[1:])))
+    for start in range(0, data.shape[0], rows):
+        yield data.read(start, min(start + rows, data.shape[0]))
 
 
 def attribute_text(value: AttributeValue) -> str:
@@ -290,15 +267,6 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
-    if isinstance(data, Stream) and data.digests is not None:
-        return data.digests
-    digester = BlockDigester(block_bytes)
-    for rows in rows_of(data):
-        digester.update(rows)
-    return digester.finish()
-
-
 # ---- stores, in one file or in shards
 
 
@@ -319,89 +287,79 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
+def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
     """Write a store to one file or to shards atomically, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.
 
     Args:
-        image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
+        image: the store in one file. Its large columns are arrays or streams.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
         shards: files that its rows are spread over; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
 
-    Returns:
-        Names of the shards.
-
     Raises:
         FileExistsError: ``out`` exists and ``replace`` is false.
-        OSError: the disk is full, ...
+        ResourceError: the disk is full, ...
     """
-    folder = shards_folder(out)
-    made: list[Path] = []
     names: list[str] = []
     try:
         if shards is not None:
-            table = _write_shards(image, shards, out, temporary, made)
+            table = _write_shards(image, shards, out, temporary)
             names, image = [shard.name for shard in table.files], _index_image(image, table)
-        write_new(out, image.write, replace=replace, temporary=temporary)
+        commit_file(out, image.write, replace=replace, temporary=temporary)
     except BaseException:
-        # where a store is there, another process may have made it, of the same shards
-        _remove([temporary, *([] if out.exists() else made)], folder)
+        if not out.exists():  # else another process may have made it, of the same shards
+            _remove_shards(out, but=())
         raise
-    others = (path for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name))
-    _remove([path for path in others if path.name not in names], folder)
-    return names
+    _remove_shards(out, but=names)
 
 
-def _remove(paths: list[Path], folder: Path) -> None:
-    """Remove files that are not needed, and their folder if nothing else is in it."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
+    """Remove the shards that a store does not need, and their folder if nothing else is in it."""
+    folder = shards_folder(out)
     with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if SHARD_NAME.fullmatch(path.name) and path.name not in but:
+                path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _write_shards(whole: Image, count: int, out: Path, temporary: Path, made: list[Path]) -> Shards:
-    """Write all shards; ``made`` gets those that were not there."""
+def _write_shards(whole: Image, count: int, out: Path, temporary: Path) -> Shards:
+    """Write all shards."""
     datasets = whole.contents.datasets
-    columns = {
-        name: ShardColumn(
-            datasets[name].dtype.str,
-            datasets[name].shape[1],
-            "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
-        )
-        for name in sharded_columns(whole.contents)
-    }
+    names = sharded_columns(whole.contents)
     folder = shards_folder(out)
-    folder.mkdir(exist_ok=True)
+    with translate_os_errors(folder):
+        folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
     for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count)):
-        shard = fill_new(temporary, partial(_write_shard, whole, list(columns), number, start, stop))
-        path = folder / shard.name
-        made += [] if path.exists() else [path]
-        install(temporary, path, replace=True)
-        shards.append(shard)
-    return Shards(out, columns, tuple(shards))
-
-
-def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop: int, file: BinaryIO) -> Shard:
-    """Write a shard into a new file, and describe it."""
-    all_rows = {name: whole.contents.datasets[name] for name in columns}
-    datasets = {
-        name: data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
-        for name, data in all_rows.items()
+        rows = {name: _between(datasets[name], start, stop) for name in names}
+        contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
+        contents.set("", store_digest=whole.content_digest)
+        # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
+        image = Image(contents, block_bytes=1 << 62)
+        path = folder / Shard(number, start, stop, 0, image.content_digest).name
+        commit_file(path, image.write, temporary=temporary)
+        shards.append(Shard(number, start, stop, path.stat().st_size, image.content_digest))
+    about = {
+        name: ShardColumn(
+            datasets[name].dtype.str,
+            datasets[name].shape[1],
+            "" if f"digests/{name}" in datasets else sha256_of(blocks_of(datasets[name])).hexdigest(),
+        )
+        for name in names
     }
-    contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
-    contents.set("", store_digest=whole.content_digest)
-    # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-    image = Image(contents, block_bytes=1 << 62)
-    image.write(file)
-    return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
+    return Shards(out, about, tuple(shards))
+
+
+def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
+    if not isinstance(data, Stream):
+        return data[start:stop]
+    return Stream(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
 
 
 def _index_image(whole: Image, shards: Shards) -> Image:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,12 +28,11 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
     output_exists,
-    resource_error,
 )
 from labelkit.formatting import percent
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, temporary_name
-from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
+from labelkit.store.commit import canonical_json, temporary_name, translate_os_errors
+from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, differing_keys, open_store
 from labelkit.store.parts import Parts, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
@@ -192,11 +191,7 @@ class EmbeddingRun:
             return self.out
         with self.parts.publishing() as to_do:
             if to_do:
-                # A store that fits in memory is read once, a larger one part by part and again for each large column.
-                small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
-                load = lru_cache(maxsize=None if small else 1)(self.parts.load)
-                image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                self._install(image, shards)
+                self._install(Image(self._gather(max_bad)), shards)
                 try:
                     self.parts.clear()
                 except ResourceError as error:
@@ -262,14 +257,6 @@ class EmbeddingRun:
             **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
         }
 
-    def _large_columns(self) -> dict[str, int]:
-        """Return the bytes per row of the columns that may not fit in memory."""
-        return {
-            name: np.dtype(dtype).itemsize * shape[1]
-            for name, (dtype, shape) in self._part_shapes(0).items()
-            if name in ("embeddings", VIEWS) or name in self.plan.widths
-        }
-
     def _cast(self, name: str, values: NDArray[Any], dtype: str, kept: list[int]) -> NDArray[Any]:
         kind = np.dtype(dtype)
         if kind.kind != "f":
@@ -292,39 +279,33 @@ class EmbeddingRun:
 
     # ---- publishing
 
-    def _gather(self, load: Callable[[int], _Part], max_bad: float) -> Contents:
-        plan, parts = self.plan, range(self.plan.num_parts)
-        small: dict[str, list[NDArray[Any]]] = {"sha256": [], "file_sizes": [], "image_sizes": []}
-        # Digests are made while the parts are read anyway.
-        digesters = {
-            name: BlockDigester(row_bytes * rows_per_block(row_bytes, schema.BLOCK_BYTES))
-            for name, row_bytes in self._large_columns().items()
-        }
+    def _gather(self, max_bad: float) -> Contents:
+        plan = self.plan
+        # A store that fits in memory is read once, a larger one part by part and again for each large column.
+        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.parts.load)
+        small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
-        ends: list[int] = []
-        for part in parts:
+        ends = [0]
+        for part in range(plan.num_parts):
             loaded = load(part)
-            ends.append((ends[-1] if ends else 0) + len(loaded.arrays["embeddings"]))
+            ends.append(ends[-1] + len(loaded.arrays["embeddings"]))
             skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded.arrays[name])
-            for name, digester in digesters.items():
-                digester.update(loaded.arrays[name])
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
+
+        def rows(name: str, start: int, stop: int) -> NDArray[Any]:
+            parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+            pieces = [load(k).arrays[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
         contents = planned_contents(plan, self.parts.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
-            if name in digesters:
-
-                def rows(start: int, stop: int, name: str = name) -> Iterator[NDArray[Any]]:
-                    for part in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
-                        first = ends[part - 1] if part else 0
-                        yield load(part).arrays[name][max(0, start - first) : stop - first]
-
-                blocks = partial(rows, 0, shape[0])
-                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
+        for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
+            if name not in small:
+                contents.datasets[name] = Stream(np.dtype(dtype), shape, partial(rows, name))
         return contents
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
@@ -342,15 +323,17 @@ class EmbeddingRun:
     def _install(self, image: Image, shards: int | None) -> None:
         temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
-            for old in self.parts.folder.glob("publish-*.tmp"):
-                old.unlink(missing_ok=True)
+            with translate_os_errors(self.parts.folder):
+                for old in self.parts.folder.glob("publish-*.tmp"):
+                    old.unlink(missing_ok=True)
             install_store(image, self.out, temporary, shards=shards, replace=self._overwrite)
-        except OSError as error:
-            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
+        except (FileExistsError, ResourceError) as error:
+            gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder, with the temporary file
+            if (gone or isinstance(error, FileExistsError)) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error
-            raise resource_error(error, str(self.out)) from error
+            raise
 
 
 def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
@@ -484,25 +467,14 @@ def write_imported(
     """
     contents = planned_contents(plan, plan_digest(recipe), {})
     contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
-    contents.datasets["embeddings"] = _in_order(embeddings, order, np.dtype(plan.dtype).newbyteorder("<"))
+    kind = np.dtype(plan.dtype).newbyteorder("<")
+    contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     try:
         install_store(Image(contents), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     except FileExistsError as error:
         raise output_exists(out) from error
-    except OSError as error:
-        raise resource_error(error, str(out)) from error
-
-
-def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
-    step = _rows_at_a_time(embeddings)
-
-    def rows(first: int, last: int) -> Iterator[NDArray[Any]]:
-        for start in range(first, last, step):
-            yield _cast(embeddings[order[start : min(start + step, last)]], kind)
-
-    return Stream(kind, embeddings.shape, partial(rows, 0, len(order)), part=rows)
 
 
 def _rows_at_a_time(embeddings: NDArray[Any]) -> int:

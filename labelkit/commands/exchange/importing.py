@@ -24,9 +24,9 @@ from labelkit.data.tables import class_name, class_names
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
+from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
-from labelkit.store.parts import translate_os_errors
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
 from labelkit.store.writing import check_rows, imported_model, write_imported

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
+from labelkit.errors import Mismatch, Refused, StoreError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -113,8 +113,6 @@ def pack_store(
         except UnicodeEncodeError as error:
             problem = f"would hold {error.object!r}, a name that is not UTF-8"
             raise Refused(str(out), problem, "Delete the results that other programs made.") from error
-        except OSError as error:
-            raise resource_error(error, str(out)) from error
     return open_store(out), False
 
 
@@ -155,8 +153,5 @@ def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
     if not info.shape or info.nbytes <= _SMALL_BYTES:
         return file.read(path)
     return Stream(
-        np.dtype(info.dtype),
-        info.shape,
-        lambda: file.verified_blocks(path),
-        part=lambda start, stop: file.verified_blocks(path, start, stop),
+        info.dtype, info.shape, lambda start, stop: np.concatenate([*file.verified_blocks(path, start, stop)])
     )

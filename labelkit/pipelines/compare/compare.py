@@ -38,8 +38,8 @@ from labelkit.pipelines.compare.runs import (
 )
 from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
-from labelkit.store.commit import commit_json
-from labelkit.store.parts import hold_lock, translate_os_errors
+from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.parts import hold_lock
 
 _ABOUT = "comparison.json"
 _PIXELS = "pixels"

@@ -50,8 +50,9 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import hold_lock, translate_os_errors
+from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
 
 REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"

@@ -30,10 +30,9 @@ from labelkit.commands.common.parquet import check_parquet, write_parquet
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name
+from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import translate_os_errors
 from labelkit.studio.label.options import SET_FILES, LabelConfig
 from labelkit.studio.label.rounds import Labels
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
