@@ -211,7 +211,7 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows is not as it was written.
         """
-        return self._embeddings.get()
+        return self._embeddings.rows
 
     @property
     def extras(self) -> dict[str, NDArray[np.float32]]:
@@ -220,12 +220,12 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows is not as it was written.
         """
-        return {name: rows.get() for name, rows in self._extras.items()}
+        return {name: lazy.rows for name, lazy in self._extras.items()}
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
         """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``. Raises as ``extras``."""
-        return None if self._views is None else self._views.get().reshape(self.n, -1, self.dim)
+        return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:

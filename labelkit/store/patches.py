@@ -19,8 +19,7 @@ from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
-from labelkit.store.reader import CheckedFile, LazyRows, open_file
-from labelkit.store.structure import open_regular
+from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
 
 SET_NAME = "SET.json"
 _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
@@ -233,7 +232,7 @@ class PatchSet:
         left, top, right, bottom = (float(edge) for edge in file.regions[local])
         grid = (int(file.grids[local, 0]), int(file.grids[local, 1]))
         cells = file.cells_of(local, local + 1)
-        return ImagePatches(file.patches.get(start, stop), cells, grid, (left, top, right, bottom))
+        return ImagePatches(file.patches.rows[start:stop], cells, grid, (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
         """Return the index of the first patch of each image in the set, then the total, (n + 1,)."""
@@ -261,7 +260,7 @@ class PatchSet:
             counts = np.diff(file.offsets[first : last + 1])
             image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
             begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
+            yield PatchBlock(file.patches.rows[low:high], image_rows, file.cells_of(first, last), begin)
             row = file.row_start + last
 
     def verify(self) -> None:

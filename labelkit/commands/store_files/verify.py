@@ -22,18 +22,16 @@ from labelkit.errors import (
     LabelkitError,
     Mismatch,
     NotAStore,
-    Refused,
     StoreError,
 )
 from labelkit.files import NotRegularError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
-from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
-from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.reader import CheckedFile, check_finite, in_results, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
@@ -394,10 +392,8 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                 found.blocks += 1
                 found.num_bytes += block.nbytes
                 report(block.nbytes)
-                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
-                if not finite.all():
-                    where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
-                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                if wants_finite:
+                    check_finite(file.place(path), block, start)
                 start += len(block) if block.ndim else 0
         except StoreError as error:
             found.faults.append(error)
