@@ -20,7 +20,6 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writer import Contents
-from labelkit.store.writer import Image as FileImage
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image
@@ -212,6 +211,6 @@ def spoil() -> Callable[[EmbeddingStore, int], None]:
                 if isinstance(item, h5py.Dataset):
                     contents.datasets[name] = item[()]
         contents.datasets["embeddings"][row, 1] = np.nan
-        store.path.write_bytes(FileImage(contents).to_bytes())
+        store.path.write_bytes(contents.sealed().to_bytes())
 
     return write

@@ -21,7 +21,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.reader import CheckedFile, LazyRows, open_file
-from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text
+from labelkit.store.schema import VIEWS, name_bytes, name_fault, name_text
 from labelkit.store.writer import Contents
 
 _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
@@ -380,10 +380,9 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
         problem = f"{name_text(raw[row])!r} comes twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
     names = [name_text(one) for one in raw.tolist()]
-    if has_name_fault(names):
-        for row, name in enumerate(names):
-            if fault := name_fault(name):
-                raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
+    for row, name in enumerate(names):
+        if fault := name_fault(name):
+            raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
     return names
 
 
@@ -410,20 +409,12 @@ def read_model(file: CheckedFile) -> ModelIdentity:
 
 def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
     """Return what a store notes of its views, their number per image as ``count``; empty where it keeps none."""
-    info, note = file.datasets.get(VIEWS), file.attributes[""].get("views")
-    if info is None and note is None:
-        return {}
-    if info is None or note is None:
-        problem = "is missing, and root attribute views is there" if info is None else "has no root attribute views"
-        raise Refused(file.place(VIEWS), problem, RESTORE)
-    recipe = file.read_json("", "views")
-    count = recipe.get("count")
-    if type(count) is not int or count < 1:
-        raise Refused(file.place("@views"), "does not say how many views there are", RESTORE)
-    if info.shape[1] != count * dim:
-        problem = f"has {info.shape[1]} values per row, {count} views of {dim} are {count * dim}"
-        raise Refused(file.place(VIEWS), problem, RESTORE)
-    return recipe
+    info, recipe = file.datasets.get(VIEWS), file.read_json("", "views", "{}")
+    count = recipe.get("count", 0)
+    if type(count) is not int or (0 if info is None else info.shape[1]) != count * dim or (count < 1) != (info is None):
+        held = "no views" if info is None else f"{info.shape[1]} values per row"
+        raise Refused(file.place(VIEWS), f"{held}, and root attribute views says {count!r} views of {dim}", RESTORE)
+    return {} if info is None else recipe
 
 
 def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:

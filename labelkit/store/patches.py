@@ -125,10 +125,28 @@ def _check_set(path: Path, loaded: dict[str, Any]) -> None:
         raise Refused(str(path), "does not list files of successive rows", _REMAKE)
 
 
-class _SetFile:
-    """One file of a set, checked; holds no open file but maps."""
+class PatchFile:
+    """One file of a set, checked except for its features; holds no open file but maps.
 
-    def __init__(self, file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any], verify: bool) -> None:
+    Args:
+        file: the checked file.
+        entry: what ``SET.json`` says about it.
+        listed: content of ``SET.json``.
+        model: that made the store; ``None``: it is not known.
+        verify: compare its features with their digests when they are first used.
+
+    Raises:
+        StoreError: it is another file, of another model, or holds what it cannot.
+    """
+
+    def __init__(
+        self,
+        file: CheckedFile,
+        entry: dict[str, Any],
+        listed: dict[str, Any],
+        model: ModelIdentity | None,
+        verify: bool,
+    ) -> None:
         root = file.attributes[""]
         if root.get("kind") != "patches":
             raise NotAStore(file.where, f"holds {root.get('kind')!r}, not patches", _REMAKE)
@@ -146,7 +164,10 @@ class _SetFile:
         file.check_axes(schema.PATCH_COLUMNS, known)
         if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
             raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
-        self.model: ModelIdentity = read_model(file)
+        keys = [] if model is None else read_model(file).differences(model)
+        if differing := [key for key in keys if key not in ("layer", "pooling")]:
+            problem = f"made by another model than the store: {', '.join(differing)} differ"
+            raise Mismatch(file.where, problem, _REMAKE)
         offsets = file.read("patch_offsets", verify=verify)
         self.grids: NDArray[np.int64] = file.read("grids", verify=verify).astype(np.int64)
         self.regions: NDArray[np.float32] = file.read("regions", verify=verify)
@@ -166,20 +187,6 @@ class _SetFile:
             return self.cells[self.offsets[first] : self.offsets[last]]
         shapes = [np.indices(tuple(grid)).reshape(2, -1).T for grid in self.grids[first:last].tolist()]
         return np.concatenate(shapes) if shapes else np.zeros((0, 2), dtype=np.int64)
-
-
-def check_set_file(file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any]) -> ModelIdentity:
-    """Check a file of a patch set except for its features, and return the model that made it.
-
-    Args:
-        file: the checked file.
-        entry: what ``SET.json`` says about it.
-        listed: content of ``SET.json``.
-
-    Raises:
-        StoreError: it is another file, or holds what it cannot.
-    """
-    return _SetFile(file, entry, listed, verify=False).model
 
 
 class PatchSet:
@@ -203,7 +210,7 @@ class PatchSet:
         self.folder = folder
         self._listed = listed
         self._model = model
-        self._files: dict[int, _SetFile] = {}
+        self._files: dict[int, PatchFile] = {}
         self._stops = np.array([entry["row_stop"] for entry in listed["files"]], dtype=np.int64)
         counts = [0, *(entry["patches"] for entry in listed["files"])]
         self._first_patches = np.cumsum(np.array(counts, dtype=np.int64))
@@ -272,17 +279,22 @@ class PatchSet:
         for _ in self.blocks():
             pass
 
-    def _file(self, number: int) -> _SetFile:
+    def _file(self, number: int) -> PatchFile:
         if number not in self._files:
             entry = self._listed["files"][number]
             with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
-                found = _SetFile(file, entry, self._listed, verify=True)
-            differing = [key for key in found.model.differences(self._model) if key not in ("layer", "pooling")]
-            if differing:
-                problem = f"made by another model than the store: {', '.join(differing)} differ"
-                raise Mismatch(file.where, problem, _REMAKE)
-            self._files[number] = found
+                self._files[number] = PatchFile(file, entry, self._listed, self._model, verify=True)
         return self._files[number]
+
+
+def check_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
+    """Refuse patches, of which ``listed`` is the content of ``SET.json``, that belong to other content than a store's.
+
+    Raises:
+        Mismatch: they do.
+    """
+    if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
+        raise Mismatch(str(folder), f"the patches belong to other content than {store.path} has now", _REMAKE)
 
 
 def open_patches(store: EmbeddingStore) -> PatchSet:
@@ -295,8 +307,7 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     """
     folder = patches_folder(store.path)
     listed = read_set_json(folder)
-    if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
-        raise Mismatch(str(folder), f"the patches belong to other content than {store.path} has now", _REMAKE)
+    check_owner(folder, listed, store)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)

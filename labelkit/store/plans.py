@@ -119,7 +119,6 @@ class EmbeddingPlan:
                 array.flags.writeable = False
                 self._set(name, array)
         self._check_ids()
-        self._check_numbers()
         self._check_columns()
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
@@ -142,29 +141,16 @@ class EmbeddingPlan:
                 raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
             previous = raw
 
-    def _check_numbers(self) -> None:
-        if self.dtype not in schema.DTYPES:
-            raise ValueError(f"dtype must be one of {schema.DTYPES}, got {self.dtype!r}")
-        if self.metric not in schema.METRICS:
-            raise ValueError(f"metric must be one of {schema.METRICS}, got {self.metric!r}")
-        for name in ("dim", "batch_size", "part_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.views is not None and self.num_views < 1:
-            raise ValueError(f"views must say how many there are as count, got {self.views}")
+    def _check_columns(self) -> None:
         for name, width in self.widths.items():
             if not schema.WORD.fullmatch(name) or name in _RESERVED or name in schema.STORE_COLUMNS or width < 1:
                 raise ValueError(f"an extra output cannot be named {name!r} with width {width}")
-
-    def _check_columns(self) -> None:
-        count = len(self.sample_ids)
-        for name in ("labels", "labeled", "splits"):
+        count, classes = len(self.sample_ids), len(self.class_names)
+        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
+        for name, shape in {**shapes, "reused": (count, 2)}.items():
             values = getattr(self, name)
-            if values is not None and values.shape != (count,):
-                raise ValueError(f"{name} has shape {values.shape} for {count} samples")
-        classes = len(self.class_names)
-        if self.old_classes is not None and self.old_classes.shape != (classes,):
-            raise ValueError(f"old_classes has shape {self.old_classes.shape} for {classes} class names")
+            if values is not None and values.shape != shape:
+                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
         for name, values, limit in (
             ("labels", self.labels, classes or None),
             ("splits", self.splits, len(self.split_names)),
@@ -173,14 +159,6 @@ class EmbeddingPlan:
                 raise ValueError(f"{name} must be -1 or below {limit}")
         if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
             raise ValueError("labeled marks samples that have no label")
-        if len(set(self.split_names)) < len(self.split_names):
-            raise ValueError(f"split_names holds a name twice: {self.split_names}")
-        if (self.reused is None) != (not self.reused_from):
-            raise ValueError("reused and reused_from go together")
-        if self.reused is not None and (
-            self.reused.shape != (count, 2) or bool((self.reused[:, 0] >= len(self.reused_from)).any())
-        ):
-            raise ValueError(f"reused has shape {self.reused.shape} for {count} samples, or names a store too many")
 
     @property
     def num_reused(self) -> int:
@@ -205,6 +183,15 @@ class EmbeddingPlan:
     @cached_property
     def _names(self) -> bytes:
         return b"\0".join(name_bytes(name) for name in self.sample_ids)
+
+    @property
+    def names_are_utf8(self) -> bool:
+        """Whether all names are UTF-8."""
+        try:
+            self._names.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     @cached_property
     def _columns(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
-from labelkit.store.writer import Contents, Image, strings, write_once
+from labelkit.store.writer import Contents, strings, write_once
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -120,14 +120,14 @@ def write_result(
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"an array cannot be named {array_name!r}")
         contents.datasets[array_name] = _stored(array_name, value)
-    image = Image(contents)
+    sealed = contents.sealed()
     try:
-        with CheckedFile(io.BytesIO(image.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
+        with CheckedFile(io.BytesIO(sealed.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
             _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
     if name in store.packed_results:
-        _check_same_packed(store, name, image.content_digest)
+        _check_same_packed(store, name, sealed.content_digest)
         return store.path
     try:
         if not path.parent.is_dir():

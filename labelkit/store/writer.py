@@ -56,7 +56,8 @@ class Contents:
     Attributes:
         datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type
             that the format allows, little-endian; see ``strings`` for text.
-        attributes: by path of the group or dataset (the root is the empty path), then by name.
+        attributes: by path of the group or dataset (the root is the empty path), then by name; a path of nothing else
+            is an empty group.
     """
 
     datasets: dict[str, Array | Stream] = field(default_factory=dict)
@@ -94,6 +95,80 @@ class Contents:
         else:
             self.set(group, **{name: text})
 
+    def groups(self) -> list[str]:
+        """Return the sorted paths of all groups, the root as the empty path."""
+        groups = {""} | (self.attributes.keys() - self.datasets.keys())
+        for path in [*self.datasets, *groups]:
+            parts = path.split("/")[:-1]
+            groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
+        return sorted(groups)
+
+    @property
+    def content_digest(self) -> str:
+        """Identity of sealed contents, 64 hexadecimal digits."""
+        return attribute_text(self.attributes[""]["content_digest"])
+
+    def sealed(self, block_bytes: int | None = None) -> Contents:
+        """Return these contents with all digests, as a file holds them.
+
+        Args:
+            block_bytes: datasets above this many bytes get a digest per block of about as many; ``None``: 4 MiB.
+
+        Raises:
+            TypeError: values of a type that a file cannot hold.
+        """
+        block_bytes = block_bytes or schema.BLOCK_BYTES
+        sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
+        lines = []
+        for path, data in self.datasets.items():
+            if data.dtype.byteorder == ">" or data.dtype.kind not in "iufS":
+                raise TypeError(f"a store cannot hold values of type {data.dtype}")
+            row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
+            if data.shape and data.shape[0] * row_bytes > block_bytes:
+                block_rows = max(1, block_bytes // row_bytes)
+                digests = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
+                table = sealed.datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
+                sealed.set(f"digests/{path}", block_rows=block_rows)
+                digest = hashlib.sha256(digests).hexdigest()
+                lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
+            else:
+                digest = sha256_of(blocks_of(data)).hexdigest()
+            lines.append(dataset_line(path, data.dtype, data.shape, digest))
+        lines.extend(group_line(path) for path in sealed.groups())
+        for path, values in sealed.attributes.items():
+            lines.extend(attribute_line(path, name, _attribute_array(value)) for name, value in values.items())
+        sealed.set("", content_digest=digest_of_lines(lines))
+        return sealed
+
+    def write(self, file: BinaryIO) -> None:
+        """Write sealed contents to a new, empty file, open for reading and writing.
+
+        Raises:
+            OSError: the disk is full, ...
+        """
+        align = schema.ALIGNMENT
+        with h5py.File(file, "w", libver=("v108", "v108"), alignment_threshold=align, alignment_interval=align) as hdf5:
+            for path in self.groups()[1:]:
+                hdf5.create_group(path, track_order=False)
+            for path, data in sorted(self.datasets.items()):
+                kind = _hdf5_type(data.dtype)
+                dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
+                start = 0
+                for rows in blocks_of(data):
+                    if rows.size:
+                        dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
+                        start += len(rows) if rows.shape else 0
+            for path, values in sorted(self.attributes.items()):
+                for name, value in sorted(values.items()):
+                    array = _attribute_array(value)
+                    hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
+
+    def to_bytes(self) -> bytes:
+        """Return the whole file of sealed contents."""
+        buffer = io.BytesIO()
+        self.write(buffer)
+        return buffer.getvalue()
+
 
 def strings(values: Iterable[str]) -> Array:
     """Encode strings as fixed-length UTF-8 (n,), with surrogate escapes as the bytes they stand for.
@@ -106,105 +181,6 @@ def strings(values: Iterable[str]) -> Array:
         if b"\0" in value:
             raise ValueError(f"the string {value!r} holds a NUL byte")
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
-
-
-class Image:
-    """Complete image of a file to be written, with all digests.
-
-    Args:
-        contents: what it holds; block digests and the content digest are added here.
-        block_bytes: datasets above this many bytes get a digest per block of about as many.
-
-    Attributes:
-        content_digest: its identity, 64 hexadecimal digits.
-        contents: all that is in it, digests included.
-        groups: paths of all groups.
-    """
-
-    def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
-        datasets = dict(contents.datasets)
-        attributes = {path: dict(values) for path, values in contents.attributes.items()}
-        lines = []
-        for path, data in contents.datasets.items():
-            if data.dtype.byteorder == ">":
-                raise TypeError(f"a store cannot hold values of type {data.dtype}")
-            row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
-            if data.shape and data.shape[0] * row_bytes > block_bytes:
-                block_rows = max(1, block_bytes // row_bytes)
-                digests = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
-                table = datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
-                attributes[f"digests/{path}"] = {"block_rows": block_rows}
-                digest = hashlib.sha256(digests).hexdigest()
-                lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
-            else:
-                digest = sha256_of(blocks_of(data)).hexdigest()
-            lines.append(dataset_line(path, data.dtype, data.shape, digest))
-        groups = {""} | {path for path in attributes if path not in datasets}
-        for path in list(datasets) + list(groups):
-            parts = path.split("/")[:-1]
-            groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
-        lines.extend(group_line(path) for path in groups)
-        for path, values in attributes.items():
-            lines.extend(attribute_line(path, name, _attribute_array(value)) for name, value in values.items())
-        self.content_digest = digest_of_lines(lines)
-        attributes.setdefault("", {})["content_digest"] = self.content_digest
-        self.contents = Contents(datasets, attributes)
-        self.groups = sorted(groups)
-
-    @classmethod
-    def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
-        """Create an image of exactly these contents, without computing digests or converting attributes.
-
-        Args:
-            contents: all datasets and attributes, digests included; attributes as arrays.
-            groups: all groups, the root as the empty path.
-        """
-        image = cls.__new__(cls)
-        image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
-        image.contents = contents
-        image.groups = sorted(set(groups) | {""})
-        return image
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all values in bytes, about that of the file."""
-        return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
-
-    def write(self, file: BinaryIO) -> None:
-        """Write the image to a new, empty file, open for reading and writing.
-
-        Raises:
-            OSError: the disk is full, ...
-        """
-        with h5py.File(
-            file,
-            "w",
-            libver=("v108", "v108"),
-            alignment_threshold=schema.ALIGNMENT,
-            alignment_interval=schema.ALIGNMENT,
-        ) as hdf5:
-            for path in self.groups[1:]:
-                hdf5.create_group(path, track_order=False)
-            for path, data in sorted(self.contents.datasets.items()):
-                if data.dtype.kind not in "iufS":
-                    raise TypeError(f"a store cannot hold values of type {data.dtype}")
-                kind = _hdf5_type(data.dtype)
-                dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
-                start = 0
-                for rows in blocks_of(data):
-                    if rows.size:
-                        dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
-                        start += len(rows) if rows.shape else 0
-            for path, values in sorted(self.contents.attributes.items()):
-                for name, value in sorted(values.items()):
-                    array = _attribute_array(value)
-                    hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
-
-    def to_bytes(self) -> bytes:
-        """Return the whole file as bytes."""
-        buffer = io.BytesIO()
-        self.write(buffer)
-        return buffer.getvalue()
 
 
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
@@ -220,20 +196,20 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
         OutputExistsError: the file is there and has other content, or is damaged.
         ResourceError: the disk is full, no permission, ...
     """
-    image = Image(contents)
+    sealed = contents.sealed()
     try:
-        commit_bytes(path, image.to_bytes(), replace=overwrite)
+        commit_bytes(path, sealed.to_bytes(), replace=overwrite)
     except FileExistsError as error:
         try:
             with open_file(path, str(contents.attributes[""]["format"])) as file:
-                same = file.content_digest == image.content_digest
+                same = file.content_digest == sealed.content_digest
                 for name in file.datasets if same else ():
                     file.read(name)
         except StoreError as fault:
             raise output_exists(path, *options, state=f"and cannot be used ({fault.problem})") from error
         if not same:
             raise output_exists(path, *options, state="and has other content") from error
-    return image.content_digest
+    return sealed.content_digest
 
 
 def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
@@ -287,14 +263,14 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
+def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
     """Write a store to one file or to shards atomically, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.
 
     Args:
-        image: the store in one file. Its large columns are arrays or streams.
+        contents: those of the store in one file, sealed.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
         shards: files that its rows are spread over; ``None``: it is one file.
@@ -307,9 +283,9 @@ def install_store(image: Image, out: Path, temporary: Path, *, shards: int | Non
     names: list[str] = []
     try:
         if shards is not None:
-            table = _write_shards(image, shards, out, temporary)
-            names, image = [shard.name for shard in table.files], _index_image(image, table)
-        commit_file(out, image.write, replace=replace, temporary=temporary)
+            table = _write_shards(contents, shards, out, temporary)
+            names, contents = [shard.name for shard in table.files], _index(contents, table)
+        commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
         if not out.exists():  # else another process may have made it, of the same shards
             _remove_shards(out, but=())
@@ -327,10 +303,9 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: Image, count: int, out: Path, temporary: Path) -> Shards:
+def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Shards:
     """Write all shards."""
-    datasets = whole.contents.datasets
-    names = sharded_columns(whole.contents)
+    datasets, names = whole.datasets, sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -341,10 +316,10 @@ def _write_shards(whole: Image, count: int, out: Path, temporary: Path) -> Shard
         contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set("", store_digest=whole.content_digest)
         # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-        image = Image(contents, block_bytes=1 << 62)
-        path = folder / Shard(number, start, stop, 0, image.content_digest).name
-        commit_file(path, image.write, temporary=temporary)
-        shards.append(Shard(number, start, stop, path.stat().st_size, image.content_digest))
+        sealed = contents.sealed(1 << 62)
+        path = folder / Shard(number, start, stop, 0, sealed.content_digest).name
+        commit_file(path, sealed.write, temporary=temporary)
+        shards.append(Shard(number, start, stop, path.stat().st_size, sealed.content_digest))
     about = {
         name: ShardColumn(
             datasets[name].dtype.str,
@@ -362,11 +337,11 @@ def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
     return Stream(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
 
 
-def _index_image(whole: Image, shards: Shards) -> Image:
-    datasets = {path: data for path, data in whole.contents.datasets.items() if path not in shards.columns}
-    attributes = {path: dict(values) for path, values in whole.contents.attributes.items()}
-    words = [word for word in attribute_text(attributes[""].get("requires", "")).split(",") if word]
-    attributes[""]["requires"] = ",".join([*words, schema.FEATURE_SHARDED])
-    contents = Contents(datasets, attributes)
-    contents.set_json("", "shards", shards.to_text())
-    return Image.verbatim(contents, whole.groups)
+def _index(whole: Contents, shards: Shards) -> Contents:
+    datasets = {path: data for path, data in whole.datasets.items() if path not in shards.columns}
+    attributes = {path: dict(values) for path, values in whole.attributes.items() if path not in shards.columns}
+    index = Contents(datasets, attributes)
+    words = [word for word in attribute_text(index.attributes[""].get("requires", "")).split(",") if word]
+    index.set("", requires=",".join([*words, schema.FEATURE_SHARDED]))
+    index.set_json("", "shards", shards.to_text())
+    return index

@@ -33,19 +33,17 @@ from labelkit.formatting import percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, temporary_name, translate_os_errors
 from labelkit.store.digests import RESTORE
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite, check_space, part_names
+from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
+from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
 from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.writer import Contents, Image, Stream, install_store, strings
+from labelkit.store.schema import VIEWS
+from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
-# The smallest numbers of a type are far apart; decimals of the smallest of float16 are off by less than this.
-_ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -57,31 +55,20 @@ class _Part:
     reasons: list[str]
 
 
-class EmbeddingRun:
+class EmbeddingRun(RunFolder[_Part]):
     """Resumable run that writes an embedding store in parts; created by ``EmbeddingRun.open``.
 
     Attributes:
         out: the store to be made.
         plan: what it is made by.
-        parts: its parts.
         already_done: the store exists and was made by the same plan; there is nothing to do.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
-    def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool) -> None:
+    def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool = False) -> None:
         self.out = out
         self.plan = plan
-        self.already_done = False
-        self._overwrite = overwrite
-        self.parts = Parts(
-            embedding_run_folder(out),
-            plan.to_json(),
-            part_names(plan.num_parts),
-            read=self._read,
-            published=self._plan_of_store,
-            overwrite=overwrite,
-        )
-        self.warnings = self.parts.warnings
+        super().__init__(embedding_run_folder(out), plan.to_json(), part_names(plan.num_parts), overwrite=overwrite)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
@@ -99,7 +86,7 @@ class EmbeddingRun:
             BusyError: another process is publishing this store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run.already_done = not run.parts.begin(run._is_finished, run._check_space, plan.files())
+        run.begin(plan.files())
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -108,19 +95,6 @@ class EmbeddingRun:
             raise ValueError(f"part {part} of {self.plan.num_parts}")
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
-
-    def pending_parts(self) -> list[int]:
-        """Return the parts not yet written, in order.
-
-        Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and
-        returned.
-
-        Raises:
-            ResourceError: a part cannot be read or renamed.
-        """
-        if self.already_done:
-            return []
-        return [part for part in range(self.plan.num_parts) if not self.parts.is_done(part)]
 
     def write_part(
         self,
@@ -166,7 +140,7 @@ class EmbeddingRun:
             datasets[name] = self._cast(name, values, dtype, kept)
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
-        self.parts.commit(part, datasets)
+        self._commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
@@ -187,13 +161,11 @@ class EmbeddingRun:
             BusyError: another process is publishing it.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or self.parts.is_published():
-            return self.out
-        with self.parts.publishing() as to_do:
+        with self._publishing() as to_do:
             if to_do:
-                self._install(Image(self._gather(max_bad)), shards)
+                self._install(self._gather(max_bad).sealed(), shards)
                 try:
-                    self.parts.clear()
+                    self._clear()
                 except ResourceError as error:
                     self.warnings.append(f"the store is complete, its run folder is left over: {error}")
         return self.out
@@ -207,7 +179,7 @@ class EmbeddingRun:
             return False
         try:
             store = open_store(self.out)
-            if store.plan_digest == self.parts.digest:
+            if store.plan_digest == self.digest:
                 # Only a store that is whole counts as done.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
@@ -233,7 +205,7 @@ class EmbeddingRun:
         )
         return output_exists(self.out, state=f"and was made from these images with other options{told}")
 
-    def _plan_of_store(self) -> str | None:
+    def _published_plan(self) -> str | None:
         try:
             with open_file(self.out, schema.FORMAT_STORE) as file:
                 return str(file.attributes[""].get("plan_digest"))
@@ -242,7 +214,7 @@ class EmbeddingRun:
 
     def _check_space(self) -> None:
         # parts stay until the store is there
-        check_space(self.parts.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
+        check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
 
@@ -282,7 +254,7 @@ class EmbeddingRun:
     def _gather(self, max_bad: float) -> Contents:
         plan = self.plan
         # A store that fits in memory is read once, a larger one part by part and again for each large column.
-        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.parts.load)
+        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
         small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
         ends = [0]
@@ -301,7 +273,7 @@ class EmbeddingRun:
             pieces = [load(k).arrays[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-        contents = planned_contents(plan, self.parts.digest, skipped)
+        contents = planned_contents(plan, self.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
         for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
             if name not in small:
@@ -317,19 +289,19 @@ class EmbeddingRun:
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
+        remedy = f"Repair them and delete {self.folder}, or allow more with --max-bad; what was embedded is kept."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image, shards: int | None) -> None:
-        temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
+    def _install(self, contents: Contents, shards: int | None) -> None:
+        temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
-            with translate_os_errors(self.parts.folder):
-                for old in self.parts.folder.glob("publish-*.tmp"):
+            with translate_os_errors(self.folder):
+                for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, shards=shards, replace=self._overwrite)
+            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
         except (FileExistsError, ResourceError) as error:
             gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder, with the temporary file
-            if (gone or isinstance(error, FileExistsError)) and self._plan_of_store() == self.parts.digest:
+            if (gone or isinstance(error, FileExistsError)) and self._published_plan() == self.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error
@@ -349,7 +321,7 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
         kind="embeddings",
         normalized=int(plan.normalized),
         metric=plan.metric,
-        names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
+        names_are_utf8=int(plan.names_are_utf8),
         created_by=plan.created_by,
         plan_digest=digest,
     )
@@ -381,17 +353,6 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
 # ---- rows made elsewhere: checked, and streamed to the disk in the order of their names
 
 
-def imported_model(name: str, source: str, word: str) -> ModelIdentity:
-    """Return the identity of a model that is known only by name.
-
-    Args:
-        name: shown to people.
-        source: name of the file that was read.
-        word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
-    """
-    return ModelIdentity(name, source=source, preprocess={"imported": word})
-
-
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
     """Check that all embeddings, in the order of their file, can be stored.
 
@@ -402,7 +363,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         where: number of a row to how messages call it.
 
     Raises:
-        Refused: a number is not finite, or too large for the type; a row is too small for it, or not of length 1.
+        Refused: a number is not finite, or too large for the type, or a row is not of length 1.
     """
     step = _rows_at_a_time(embeddings)
     for start in range(0, len(embeddings), step):
@@ -419,13 +380,6 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
                     where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
                 )
             raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
-        largest = np.abs(stored).max(axis=1)
-        lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
-        tiny = lost & (largest < np.finfo(dtype).tiny)
-        if tiny.any():
-            row = int(np.argmax(tiny))
-            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
-            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
@@ -472,7 +426,7 @@ def write_imported(
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     try:
-        install_store(Image(contents), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+        install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     except FileExistsError as error:
         raise output_exists(out) from error
 

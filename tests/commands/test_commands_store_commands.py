@@ -105,7 +105,6 @@ def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, t
     assert answer.json["images"] == {
         "root": str(photos),
         "total": 48,
-        "are_files": True,
         "faults": [],
     }
     copy = Path(shutil.copytree(photos, tmp_path / "copy"))

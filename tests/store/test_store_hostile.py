@@ -12,7 +12,7 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Stream, strings
 from store_samples import contents_of, make_store
 
 
@@ -25,7 +25,7 @@ def changed(path, change):
     """Write a store again with other contents."""
     contents = contents_of(path)
     change(contents)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     return path
 
 
@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_each_dataset_is_found(path):
 @pytest.fixture
 def blocked(path):
     """The same store with a digest per two rows of embeddings."""
-    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
+    path.write_bytes(contents_of(path).sealed(24).to_bytes())
     return path
 
 
@@ -138,7 +138,7 @@ def test_what_is_unknown_but_harmless_is_ignored(path):
     contents.set("future", note="hello", number=3)
     contents.datasets["future/rows"] = np.arange(5)
     contents.datasets["ranks"] = np.arange(7)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     assert open_store(path).n == 7
 
 
@@ -197,7 +197,7 @@ def test_contents_that_do_not_fit_are_named(path, change, error, message):
 def test_an_embedding_that_is_not_finite_is_refused_when_used(path):
     contents = contents_of(path)
     contents.datasets["embeddings"][4, 1] = np.nan
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     with pytest.raises(Refused) as caught:
         _ = open_store(path).embeddings
     assert caught.value.where == f"{path}:/embeddings row 4"
@@ -206,7 +206,7 @@ def test_an_embedding_that_is_not_finite_is_refused_when_used(path):
 def test_a_forged_preprocess_digest_is_found(path):
     contents = contents_of(path)
     contents.set("model", preprocess='{"resize":9}')
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     assert refusal(path, Damaged).startswith(":/model@preprocess_digest")
 
 
@@ -231,10 +231,10 @@ def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     contents.datasets = {"embeddings": rows, "sample_ids": strings(map(str, range(1000)))}
     streamed = Contents(dict(contents.datasets), contents.attributes)
     streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda start, stop: rows[start:stop])
-    whole = Image(contents, block_bytes=1 << 12)
+    whole = contents.sealed(1 << 12)
     path = tmp_path / "streamed.h5"
     with path.open("w+b") as file:
-        Image(streamed, block_bytes=1 << 12).write(file)
+        streamed.sealed(1 << 12).write(file)
     assert path.read_bytes() == whole.to_bytes()
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["embeddings"][:], rows)

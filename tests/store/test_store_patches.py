@@ -296,7 +296,7 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) 
 def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(ResourceError, match="the patches"):
-        PatchRun.check(tmp_path / "s.h5", make_patch_plan())
+        PatchRun.open(tmp_path / "s.h5", make_patch_plan())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,6 @@ from labelkit.store import parts as run_folder
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -55,10 +54,6 @@ def test_parts_are_whole_batches_of_at_most_64_mib(batch_size, wanted, dim, expe
         {"labels": None},
         {"splits": np.full(8, 2)},
         {"old_classes": np.ones(2, dtype=bool)},
-        {"split_names": ("train", "train")},
-        {"dtype": "float64"},
-        {"metric": "hamming"},
-        {"dim": 0},
         {"extras": {"labels": 2}},
         {"extras": {"a/b": 2}},
     ],
@@ -106,7 +101,7 @@ def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkey
     assert run.publish().read_bytes() == small.path.read_bytes()
     contents = contents_of(small.path)
     # Digests made from the finished arrays, not while the parts were read.
-    assert Image(contents, block_bytes=block_bytes).to_bytes() == small.path.read_bytes()
+    assert contents.sealed(block_bytes).to_bytes() == small.path.read_bytes()
 
 
 def test_a_resumed_run_has_the_same_bytes_whatever_parts_were_there(tmp_path):

@@ -34,7 +34,7 @@ from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import SilentTask, Task, current_progress
+from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -136,8 +136,6 @@ def _begin(config: EmbedConfig, found: _Prepared) -> _Work:
     plan = continue_plan(config.out, found.plan)
     dataset = _listed_as(found.dataset, plan)
     patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
-    if patch_plan is not None:
-        PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     is_quick = found.computing.runtime == "onnx" and not run.already_done
@@ -249,7 +247,7 @@ def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[in
     """
     work = _begun(options)
     work.lost.clear()
-    return _embed_part(work, *part, SilentTask()), dict(work.lost)
+    return _embed_part(work, *part, Task()), dict(work.lost)
 
 
 def _published(work: _Work) -> EmbeddingStore:

@@ -25,11 +25,11 @@ from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.writing import check_rows, imported_model, write_imported
+from labelkit.store.writing import check_rows, write_imported
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
@@ -149,7 +149,7 @@ def _write(
     word = f"sha256:{digests['source']}" if config.model is None else config.model
     plan = EmbeddingPlan(
         sample_ids=sample_ids,
-        model=imported_model(config.model or "imported", config.source.name, word),
+        model=ModelIdentity(config.model or "imported", source=config.source.name, preprocess={"imported": word}),
         dim=rows.embeddings.shape[1],
         batch_size=1,
         normalized=config.normalized,
@@ -230,24 +230,21 @@ def _numbered(
         return None, []
     texts: Sequence[object] = column if isinstance(column, list) else column.tolist()
     raw = None if names is None else [str(name) for name in names]
-    known = None if raw is None else [class_name(name) or name for name in raw]
     if raw is not None and len(set(raw)) < len(raw):
         raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(raw)[:200]}", "Mend them.")
     if not isinstance(column, list):
-        values = np.asarray(column)
-        limit = np.iinfo(np.int64).max if known is None else len(known) - 1
-        bad = (values < -1) | (values > limit)
+        limit = np.iinfo(np.int64).max if raw is None else len(raw) - 1
+        bad = (column < -1) | (column > limit)
         if bad.any():
             row = int(np.argmax(bad))
-            expected = "-1 for none, or more" if known is None else f"-1 to {limit}"
-            raise Refused(where(row), f"{what} {values[row]}, expected {expected}", "Mend it.")
-    if known is not None and not isinstance(column, list):
-        named: list[str | None] = [known[value] if value >= 0 else None for value in values.tolist()]
-        told = class_names([name for name in raw or () if class_name(name)])[1]
-    else:
-        named, told = class_names(texts)
+            expected = "-1 for none, or more" if raw is None else f"-1 to {limit}"
+            raise Refused(where(row), f"{what} {column[row]}, expected {expected}", "Mend it.")
+        if raw is not None:
+            texts = [raw[number] if number >= 0 else None for number in column.tolist()]
+    named, told = class_names(texts)
     for note in told:
         current_progress().message(f"{what}s: {note}")
+    known = None if raw is None else [class_name(name) or name for name in raw]
     found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
     there = {None, *found}
     for row, name in enumerate(named):

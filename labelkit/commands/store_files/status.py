@@ -57,19 +57,27 @@ def report_status(config: StatusConfig) -> SimpleResult:
 def _look_at_store(out: Path) -> SimpleResult:
     with current_progress().task("parts") as task:
         run, dense = embedding_status(out, task.advance), patches_status(out, task.advance)
-    store, fault = _open(out)
+    store: EmbeddingStore | None = None
+    patches: PatchSet | None = None
+    fault: StoreError | None = None
+    try:
+        store = open_store(out) if out.exists() else None
+        patches = open_patches(store) if store is not None and patches_folder(out).is_dir() else None
+    except StoreError as error:
+        fault = error
     if store is None and fault is None and run is None and dense is None:
         problem = "there is neither a store nor an unfinished run that makes it"
         raise NotAStore(str(out), problem, "Check the name; `labelkit embed` makes one.")
-    patches, patch_fault = _open_patches(store)
     records: dict[str, dict[str, Any] | None] = {
         "store": None if store is None else _store_record(store),
-        "patches": None if patches is None else _patch_record(patches),
+        "patches": None
+        if patches is None
+        else {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer},
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
     }
-    state = "finished" if store and not run and not dense else "damaged" if fault else "unfinished"
-    there: Cell = "finished" if store else "cannot be used" if fault else "not there yet"
+    state = "finished" if store and not run and not dense else "unfinished" if store or not fault else "damaged"
+    there = "finished" if store else "cannot be used" if fault else "not there yet"
     tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
     for title in ("patches", "run", "patches_run"):
         if (record := records[title]) is not None:
@@ -80,10 +88,9 @@ def _look_at_store(out: Path) -> SimpleResult:
     skipped = run.skipped if run is not None else store.skipped if store is not None else []
     if skipped:
         tables.append(_skipped_table(skipped))
-    faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
-    # patches are opened only if the store is, so that there is one fault at most
+    faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return StatusReport(values, (), tuple(tables), fault or patch_fault)
+    return StatusReport(values, (), tuple(tables), fault)
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
@@ -98,24 +105,6 @@ def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
     return rows
 
 
-def _open(out: Path) -> tuple[EmbeddingStore | None, StoreError | None]:
-    if not out.exists():
-        return None, None
-    try:
-        return open_store(out), None
-    except StoreError as error:
-        return None, error
-
-
-def _open_patches(store: EmbeddingStore | None) -> tuple[PatchSet | None, StoreError | None]:
-    if store is None or not patches_folder(store.path).is_dir():
-        return None, None
-    try:
-        return open_patches(store), None
-    except StoreError as error:
-        return None, error
-
-
 def _store_record(store: EmbeddingStore) -> dict[str, object]:
     return {
         "rows": store.n,
@@ -127,10 +116,6 @@ def _store_record(store: EmbeddingStore) -> dict[str, object]:
         "results": list_results(store),
         "skipped": [{"image": name, "reason": reason} for name, reason in store.skipped],
     }
-
-
-def _patch_record(patches: PatchSet) -> dict[str, object]:
-    return {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer}
 
 
 @dataclass
@@ -178,7 +163,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     plan = stored_plan(folder)
     if plan is None:
         raise _no_plan(folder)
-    parts = EmbeddingRun(out, plan, overwrite=False).parts
+    parts = EmbeddingRun(out, plan)
     status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
     for number in range(plan.num_parts):
         path = parts.path(number)
@@ -250,28 +235,8 @@ def _run_record(status: RunStatus) -> dict[str, Any]:
 def _look_at_training(run: Path) -> SimpleResult:
     with current_progress().task("checkpoints") as task:
         status = training_status(run, task.advance)
-    state = "finished" if status.is_finished else "unfinished"
-    if status.is_running:
-        state = "running"
+    state = "running" if status.is_running else "finished" if status.is_finished else "unfinished"
     newest = next((found for found in reversed(status.checkpoints) if not found.faults), None)
-    epochs = status.options.get("epochs")
-    rows: list[list[Cell]] = [
-        ["method", status.method],
-        ["state", state],
-        ["step", None if newest is None else newest.step],
-        ["epoch", None if newest is None or newest.epoch is None else _of(newest.epoch, epochs)],
-        ["last checkpoint", status.last],
-        ["best checkpoint", status.best],
-    ]
-    tables = [Table(str(run), ["what", "found"], rows)]
-    if status.checkpoints:
-        tables.append(_checkpoint_table(status))
-    if status.last_record is not None:
-        tables.append(_metrics_table(status.last_record))
-    faults: list[LabelkitError] = list(status.faults)
-    faults += [fault for found in status.checkpoints for fault in found.faults]
-    if faults:
-        tables.append(_fault_table(faults))
     values: dict[str, object] = {
         "run": run,
         "method": status.method,
@@ -280,18 +245,25 @@ def _look_at_training(run: Path) -> SimpleResult:
         "finished": status.is_finished,
         "step": None if newest is None else newest.step,
         "epoch": None if newest is None else newest.epoch,
-        "epochs": epochs,
+        "epochs": status.options.get("epochs"),
         "checkpoints": [_checkpoint_record(found) for found in status.checkpoints],
         "last": status.last,
         "best": status.best,
         "last_metrics": status.last_record,
         "faults": [error.to_json() for error in status.faults],
     }
+    shown = {name: values[name] for name in ("method", "state", "step", "epoch", "epochs")}
+    shown |= {"last checkpoint": status.last, "best checkpoint": status.best}
+    tables = [Table(str(run), ["what", "found"], _rows_of(shown))]
+    if status.checkpoints:
+        tables.append(_checkpoint_table(status))
+    if status.last_record is not None:
+        tables.append(_metrics_table(status.last_record))
+    faults: list[LabelkitError] = list(status.faults)
+    faults += [fault for found in status.checkpoints for fault in found.faults]
+    if faults:
+        tables.append(_fault_table(faults))
     return SimpleResult(values, (), tuple(tables))
-
-
-def _of(count: int, total: object) -> str:
-    return f"{count} of {total}" if isinstance(total, int) else str(count)
 
 
 def _checkpoint_table(status: TrainingStatus) -> Table:

@@ -182,9 +182,9 @@ def cache_views(
     if runtime.is_main:
         kept.begin()
         begun(kept.folder)
-        kept.missing()  # puts aside those that are damaged
+        kept.pending_parts()  # puts aside those that are damaged
     runtime.barrier()
-    missing = [number for number in range(reuse.plan.num_parts) if not kept.is_there(number)]
+    missing = [number for number in range(reuse.plan.num_parts) if not kept.path(number).exists()]
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:

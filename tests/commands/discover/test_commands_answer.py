@@ -23,7 +23,7 @@ from labelkit.commands.evaluate.predictions import evaluate_answer
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writer import Contents, Image
+from labelkit.store.writer import Contents
 from tests.tiers import quick_every
 
 Build = Callable[..., EmbeddingStore]
@@ -485,7 +485,7 @@ def with_a_row_that_is_no_number(build: Build) -> EmbeddingStore:
             if isinstance(item, h5py.Dataset):
                 contents.datasets[name] = item[()]
     contents.datasets["embeddings"][7] = np.nan
-    store.path.write_bytes(Image(contents).to_bytes())
+    store.path.write_bytes(contents.sealed().to_bytes())
     changed = open_store(store.path)
     write_groups(changed, "head")
     return changed
