@@ -17,7 +17,7 @@ from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.reader import open_file
-from labelkit.store.writer import Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
 
@@ -131,7 +131,8 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
     """
     images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
     datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
-    return write_once(path, Contents.made(schema.FORMAT_MATCHES, datasets, recipe=found.recipe), overwrite=overwrite)
+    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
+    return write_once(path, contents, overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -192,7 +193,8 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
         ResourceError: the disk is full, no permission, ...
     """
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
-    write_once(path, Contents.made(schema.FORMAT_NEIGHBORS, datasets, recipe=found.recipe), overwrite=True)
+    contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
+    write_once(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
@@ -254,7 +256,7 @@ def write_prototypes(
         ResourceError: the disk is full, no permission, ...
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
-    contents = Contents.made(schema.FORMAT_PROTOTYPES, datasets, recipe=recipe, spread=spread)
+    contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
     return write_once(path, contents, overwrite=overwrite)
 
 

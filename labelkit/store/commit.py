@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.errors import resource_error
+from labelkit.errors import output_exists, resource_error
 from labelkit.files import open_regular
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -144,7 +144,7 @@ def commit_bytes(
         The SHA-256 of the content, 64 hexadecimal digits.
 
     Raises:
-        FileExistsError: the file exists and ``replace`` is false.
+        OutputExistsError: the file exists and ``replace`` is false.
         ResourceError: the disk is full, the folder is missing, no permission, ...; no temporary file is left.
     """
     digest = hashlib.sha256()
@@ -174,7 +174,7 @@ def commit_file(
         temporary: a new name for the file until then, on the same file system; ``None``: one beside ``path``.
 
     Raises:
-        FileExistsError: the file exists and ``replace`` is false.
+        OutputExistsError: the file exists and ``replace`` is false.
         ResourceError: see ``commit_bytes``.
     """
     temporary = temporary or Path(path).parent / temporary_name()
@@ -190,7 +190,9 @@ def commit_file(
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
+        if isinstance(error, FileExistsError):
+            raise output_exists(path) from error
+        if isinstance(error, OSError):
             raise resource_error(error, str(path)) from error
         raise
 

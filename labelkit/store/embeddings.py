@@ -152,7 +152,7 @@ class EmbeddingStore:
             are in the file itself.
     """
 
-    def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
+    def __init__(self, file: CheckedFile, path: Path) -> None:
         self.path = path
         shards = () if file.shards is None else file.shards.files
         self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
@@ -176,13 +176,13 @@ class EmbeddingStore:
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
         self.view_recipe = _read_view_recipe(file, self.dim)
-        self.sample_ids = _read_ids(file, verify)
+        self.sample_ids = _read_ids(file)
 
         def column(name: str) -> NDArray[Any] | None:
-            return file.read(name, verify=verify) if name in file.datasets else None
+            return file.read(name) if name in file.datasets else None
 
         def texts(name: str) -> tuple[str, ...]:
-            return tuple(file.read_strings(name, verify=verify)) if name in file.datasets else ()
+            return tuple(file.read_strings(name)) if name in file.datasets else ()
 
         self._of_images = {name: column(name) for name in schema.IMAGE_COLUMNS}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
@@ -195,9 +195,9 @@ class EmbeddingStore:
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         self.packed_results = _packed_results(file)
         self._check_values(file)
-        self._embeddings = LazyRows(file, "embeddings", verify=verify)
-        self._extras = {name: LazyRows(file, name, verify=verify) for name in _extra_names(file, self.n)}
-        self._views = LazyRows(file, VIEWS, verify=verify) if self.view_recipe else None
+        self._embeddings = LazyRows(file, "embeddings")
+        self._extras = {name: LazyRows(file, name) for name in _extra_names(file, self.n)}
+        self._views = LazyRows(file, VIEWS) if self.view_recipe else None
 
     @property
     def num_shards(self) -> int:
@@ -291,14 +291,7 @@ class EmbeddingStore:
             labels: (n,) int64, class, -1 = unlabeled.
             labeled: (n,) bool, whether training may use the label.
             class_names: those of the store, then others.
-
-        Raises:
-            ValueError: they do not fit the rows or each other.
         """
-        if labels.shape != (self.n,) or labeled.shape != (self.n,):
-            raise ValueError(f"labels {labels.shape} and labeled {labeled.shape} for {self.n} rows")
-        if labels.max() >= len(class_names) or bool((labels[labeled] < 0).any()):
-            raise ValueError(f"labels up to {labels.max()} of {len(class_names)} classes, or none where labeled")
         other = object.__new__(type(self))
         old = np.isin(np.arange(len(class_names)), labels[labeled])
         changed = {"labels": labels, "labeled": labeled, "class_names": tuple(class_names), "old_classes": old}
@@ -372,8 +365,8 @@ def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> ND
     return values.astype(np.bool_)
 
 
-def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
-    raw = file.read("sample_ids", verify=verify)
+def _read_ids(file: CheckedFile) -> list[str]:
+    raw = file.read("sample_ids")
     disordered = ~(raw[1:] > raw[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
@@ -424,15 +417,14 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
             yield name
 
 
-def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
+def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
     """Open a finished embedding store and verify its structure.
 
-    Structure, sizes, types and the content digest are always checked.
+    Structure, sizes, types and the content digest are checked at once, each block of the large arrays when they are
+    first used, about one second per gigabyte.
 
     Args:
         path: the file, ``NAME.h5``.
-        verify: also compare every block of array data with its digest when it is first used, about one
-            second per gigabyte.
 
     Raises:
         NotAStore: missing, not HDF5, or of another format.
@@ -444,4 +436,4 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Embeddin
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
-        return EmbeddingStore(file, path, verify=verify)
+        return EmbeddingStore(file, path)

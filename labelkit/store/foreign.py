@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -52,22 +52,16 @@ class ForeignRows:
         embeddings: (n, d) numbers of any type, a map of the file where it holds them in one piece.
         columns: by meaning: ``ids``, ``labels``, ``splits``, ``labeled`` with n texts or integers each, and
             ``class_names``, ``split_names`` with a name per number.
-        place: number of a row to how messages call it is ``place % row``.
-        lines: (n,) numbers of the rows in messages, where they do not count from 0.
+        where: number of a row to how messages call it.
         found: which array or column was taken for what.
         left_out: other arrays or columns.
     """
 
     embeddings: NDArray[Any]
     columns: dict[str, Column]
-    place: str
-    lines: NDArray[np.int64] | None = None
+    where: Callable[[int], str]
     found: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-
-    def where(self, row: int) -> str:
-        """Return the name of a row for error messages."""
-        return self.place % (row if self.lines is None else self.lines[row])
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
@@ -164,7 +158,7 @@ def read_npy(path: Path) -> ForeignRows:
             _refuse_objects(where)
         raise Damaged(where, f"is cut off, or its header cannot be read ({str(error)[:100]})", _WHOLE) from error
     _check_table(rows, where)
-    return ForeignRows(rows, {}, f"{where} row %d")
+    return ForeignRows(rows, {}, lambda row: f"{where} row {row}")
 
 
 def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
@@ -207,7 +201,7 @@ def _foreign_rows(
     rows = arrays.pop("embeddings")
     columns = {role: _plain_column(values, places[role]) for role, values in arrays.items()}
     left_out = [name for name in members if name not in chosen.values()]
-    return ForeignRows(rows, columns, f"{places['embeddings']} row %d", found=chosen, left_out=left_out)
+    return ForeignRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
 
 
 # ---- HDF5
@@ -366,7 +360,7 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
         columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
     found |= {"embeddings": _run([header[at] for at in used])} if with_rows else {}
     left_out = [name or "(no name)" for at, name in enumerate(header) if at not in (*used, *places.values())]
-    return ForeignRows(np.stack(rows), columns, f"{where} line %d", np.array(numbers), found, left_out)
+    return ForeignRows(np.stack(rows), columns, lambda row: f"{where} line {numbers[row]}", found, left_out)
 
 
 def _fields(file: BinaryIO, where: str) -> Iterator[tuple[int, list[str]]]:

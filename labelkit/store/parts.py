@@ -131,9 +131,13 @@ class RunFolder(Generic[Held]):
                 (self.folder / "parts").mkdir()
             loaded = None
         self._compare(loaded)
+        for name, data in files.items():
+            path = self.folder / name
+            with translate_os_errors(path):
+                current = read_bytes(path) if path.exists() else None
+            if current != data:
+                commit_bytes(path, data)
         if loaded is None:
-            for name, data in files.items():
-                commit_bytes(self.folder / name, data)
             commit_json(self.folder / "plan.json", self._stored_plan)
             # Where locks do nothing, another worker may have been first.
             self._compare(read_plan(self.folder))
@@ -162,14 +166,14 @@ class RunFolder(Generic[Held]):
 
     def _is_done(self, number: int) -> bool:
         path = self.path(number)
-        try:
-            if path.exists():
-                self.load(number)
-                return True
-        except StoreError as error:
-            with translate_os_errors(path):
+        with translate_os_errors(path):
+            try:
+                if path.exists():
+                    self.load(number)
+                    return True
+            except StoreError as error:
                 path.replace(path.with_name(path.name + ".bad"))
-            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
+                self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
         return False
 
     def load(self, number: int) -> Held:

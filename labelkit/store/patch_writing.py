@@ -105,17 +105,13 @@ class PatchRun(RunFolder[_WrittenFile]):
         Raises:
             StoreError: a number is not finite in the stored type; names the image.
             ResourceError: the disk is full, ...
-            ValueError: shapes or positions do not fit the plan.
+            ValueError: shapes do not fit the plan.
         """
-        plan, (_, start, stop) = self.plan, self.plan.pieces[number]
+        plan = self.plan
         rows = np.asarray(piece.rows, dtype="<i8")
         shape = (len(rows), plan.count, plan.dim)
         if piece.features.shape != shape or piece.regions.shape != (len(rows), 4):
             raise ValueError(f"a piece of {len(rows)} rows has {piece.features.shape}, expected {shape}")
-        if len(rows) and (rows[0] < start or rows[-1] >= stop or (np.diff(rows) < 1).any()):
-            raise ValueError(f"rows of piece {number} must be different positions in [{start}, {stop}), in order")
-        if (piece.cells is not None) != plan.is_sampled:
-            raise ValueError("cells go with patches that are drawn")
         names = [plan.rows.sample_ids[row] for row in rows.tolist()]
         flat, kind = piece.features.reshape(len(rows), -1), np.dtype(plan.dtype)
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")

@@ -133,7 +133,6 @@ class PatchFile:
         entry: what ``SET.json`` says about it.
         listed: content of ``SET.json``.
         model: that made the store; ``None``: it is not known.
-        verify: compare its features with their digests when they are first used.
 
     Raises:
         StoreError: it is another file, of another model, or holds what it cannot.
@@ -145,7 +144,6 @@ class PatchFile:
         entry: dict[str, Any],
         listed: dict[str, Any],
         model: ModelIdentity | None,
-        verify: bool,
     ) -> None:
         root = file.attributes[""]
         if root.get("kind") != "patches":
@@ -168,17 +166,17 @@ class PatchFile:
         if differing := [key for key in keys if key not in ("layer", "pooling")]:
             problem = f"made by another model than the store: {', '.join(differing)} differ"
             raise Mismatch(file.where, problem, _REMAKE)
-        offsets = file.read("patch_offsets", verify=verify)
-        self.grids: NDArray[np.int64] = file.read("grids", verify=verify).astype(np.int64)
-        self.regions: NDArray[np.float32] = file.read("regions", verify=verify)
+        offsets = file.read("patch_offsets")
+        self.grids: NDArray[np.int64] = file.read("grids").astype(np.int64)
+        self.regions: NDArray[np.float32] = file.read("regions")
         self.cells: NDArray[np.int64] | None = None
         if "cells" in file.datasets:
-            self.cells = file.read("cells", verify=verify).astype(np.int64)
+            self.cells = file.read("cells").astype(np.int64)
         total = entry["patches"]
         if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
             raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
-        self.patches = LazyRows(file, "patches", verify=verify)
+        self.patches = LazyRows(file, "patches")
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
@@ -283,7 +281,7 @@ class PatchSet:
         if number not in self._files:
             entry = self._listed["files"][number]
             with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
-                self._files[number] = PatchFile(file, entry, self._listed, self._model, verify=True)
+                self._files[number] = PatchFile(file, entry, self._listed, self._model)
         return self._files[number]
 
 

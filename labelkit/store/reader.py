@@ -25,7 +25,7 @@ from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, attribute_line, dataset_line, digest_of_lines, group_line, sha256_of
+from labelkit.store.digests import RESTORE, content_digest, sha256_of
 from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
@@ -339,18 +339,15 @@ class CheckedFile:
         return self.shards is not None and path in self.shards.columns
 
     def _check_digest(self) -> str:
-        lines = [group_line(path) for path in self.groups if not in_results(path)]
-        for path, values in self.stored_attributes.items():
-            if not in_results(path):
-                named = [(name, value) for name, value in values.items() if (path, name) != ("", "content_digest")]
-                lines.extend(attribute_line(path, name, value) for name, value in named)
+        datasets = {}
         for path, info in list(self.datasets.items()):
-            if in_results(path):
-                continue
-            with self._translated(path):
-                lines.append(dataset_line(path, info.dtype, info.shape, self._digest_of(path, info)))
-        found, stored = digest_of_lines(lines), self.attributes[""].get("content_digest")
-        if found != stored:
+            if not in_results(path):
+                with self._translated(path):
+                    datasets[path] = (info.dtype, info.shape, self._digest_of(path, info))
+        groups = [path for path in self.groups if not in_results(path)]
+        attributes = {path: values for path, values in self.stored_attributes.items() if not in_results(path)}
+        found = content_digest(groups, attributes, datasets)
+        if found != self.attributes[""].get("content_digest"):
             raise Damaged(self.place(""), f"content digest {_CHANGED}", RESTORE)
         return found
 
@@ -363,7 +360,7 @@ class CheckedFile:
             if column.sha256:
                 return column.sha256
         if digests is None:
-            return str(sha256_of([self._rows(path)]).hexdigest())
+            return str(sha256_of(self.verified_blocks(path)).hexdigest())
         rows = self.attributes[f"digests/{path}"].get("block_rows")
         blocks = -(-info.shape[0] // rows) if isinstance(rows, int) and rows > 0 and info.shape else -1
         if digests.shape != (blocks, 32) or digests.dtype != np.uint8:
@@ -445,7 +442,7 @@ class CheckedFile:
                     verify_rows(self.place(path), block, digests, step, first)
                 yield block[max(0, start - first) : stop - first]
 
-    def read(self, path: str, *, verify: bool = True) -> Array:
+    def read(self, path: str) -> Array:
         """Read a dataset into a new array.
 
         Raises:
@@ -453,14 +450,14 @@ class CheckedFile:
         """
         with self._translated(path):
             value = self._rows(path)
-        digests = self.digests(path) if verify else None
+        digests = self.digests(path)
         if digests is not None:
             verify_rows(self.place(path), value, digests, self.datasets[path].block_rows)
         return value
 
-    def read_strings(self, path: str, *, verify: bool = True) -> list[str]:
+    def read_strings(self, path: str) -> list[str]:
         """Read a dataset of strings, with bytes that are not UTF-8 as surrogate escapes."""
-        return [name_text(raw) for raw in self.read(path, verify=verify).tolist()]
+        return [name_text(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
         """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if there is none."""
@@ -500,7 +497,8 @@ class CheckedFile:
         if shards is not None and path in shards.columns:
             return lambda: shards.read(path, 0, shards.rows)
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
-            rows = self.read(path, verify=False)
+            with self._translated(path):
+                rows = self._rows(path)
         else:
             rows = np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
         return lambda: rows
@@ -532,8 +530,8 @@ class LazyRows:
     Usable when the file is closed.
     """
 
-    def __init__(self, file: CheckedFile, path: str, *, verify: bool) -> None:
-        self._place, self._verify = file.place(path), verify
+    def __init__(self, file: CheckedFile, path: str) -> None:
+        self._place = file.place(path)
         self._read = file.later(path)
         self._digests = file.digests(path)
         self._step = file.datasets[path].block_rows or max(1, file.datasets[path].shape[0])
@@ -547,7 +545,7 @@ class LazyRows:
             Refused: a number in it is not finite.
         """
         rows = self._read()
-        for first in range(0, len(rows) if self._verify else 0, self._step):
+        for first in range(0, len(rows), self._step):
             block = rows[first : first + self._step]
             if self._digests is not None:
                 verify_rows(self._place, block, self._digests, self._step, first)

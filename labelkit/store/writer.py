@@ -9,7 +9,6 @@ Of a store in shards, the shards come first, then the index, so that the store a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,13 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import StoreError, output_exists
+from labelkit.errors import OutputExistsError, StoreError, output_exists
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
-from labelkit.store.digests import attribute_line, dataset_line, digest_of_lines, group_line, sha256_of
+from labelkit.store.digests import content_digest, sha256_of
 from labelkit.store.reader import SHARD_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
 
+MADE_BY = f"labelkit {__version__}"
+"""What made a file."""
 Array = NDArray[Any]
 AttributeValue = str | int | Array
 
@@ -64,24 +65,20 @@ class Contents:
     attributes: dict[str, dict[str, AttributeValue]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file_format: str, datasets: Mapping[str, Array | Stream] | None = None, **root: AttributeValue) -> Self:
-        """Create the contents of a file in the given format, with attributes of its root group."""
+    def of(
+        cls,
+        file_format: str,
+        datasets: Mapping[str, Array | Stream] | None = None,
+        **root: AttributeValue | Mapping[str, object],
+    ) -> Self:
+        """Create the contents of a file in the given format, with attributes of its root group; objects become JSON."""
         contents = cls(dict(datasets or {}))
-        contents.set("", **{"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": "", **root})
-        return contents
-
-    @classmethod
-    def made(cls, file_format: str, datasets: Mapping[str, Array], **texts: Mapping[str, object]) -> Self:
-        """Create the contents of a small file, marked as made by this version of labelkit.
-
-        Args:
-            file_format: such as ``labelkit.matches``.
-            datasets: by name.
-            texts: JSON objects by name, such as the recipe.
-        """
-        contents = cls.of(file_format, datasets, created_by=f"labelkit {__version__}")
-        for name, value in texts.items():
-            contents.set_json("", name, canonical_json(dict(value)))
+        made = {"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": ""}
+        for name, value in {**made, **root}.items():
+            if isinstance(value, Mapping):
+                contents.set_json("", name, canonical_json(dict(value)))
+            else:
+                contents.set("", **{name: value})
         return contents
 
     def set(self, group: str, **values: AttributeValue) -> None:
@@ -119,25 +116,26 @@ class Contents:
         """
         block_bytes = block_bytes or schema.BLOCK_BYTES
         sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
-        lines = []
+        digests: dict[str, tuple[np.dtype[Any], tuple[int, ...], str]] = {}
         for path, data in self.datasets.items():
             if data.dtype.byteorder == ">" or data.dtype.kind not in "iufS":
                 raise TypeError(f"a store cannot hold values of type {data.dtype}")
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = max(1, block_bytes // row_bytes)
-                digests = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
-                table = sealed.datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
+                of_blocks = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
+                table = sealed.datasets[f"digests/{path}"] = np.frombuffer(of_blocks, np.uint8).reshape(-1, 32)
                 sealed.set(f"digests/{path}", block_rows=block_rows)
-                digest = hashlib.sha256(digests).hexdigest()
-                lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
+                digest = sha256_of([table]).hexdigest()
+                digests[f"digests/{path}"] = (table.dtype, table.shape, digest)
             else:
                 digest = sha256_of(blocks_of(data)).hexdigest()
-            lines.append(dataset_line(path, data.dtype, data.shape, digest))
-        lines.extend(group_line(path) for path in sealed.groups())
-        for path, values in sealed.attributes.items():
-            lines.extend(attribute_line(path, name, _attribute_array(value)) for name, value in values.items())
-        sealed.set("", content_digest=digest_of_lines(lines))
+            digests[path] = (data.dtype, data.shape, digest)
+        attributes = {
+            path: {name: _attribute_array(value) for name, value in values.items()}
+            for path, values in sealed.attributes.items()
+        }
+        sealed.set("", content_digest=content_digest(sealed.groups(), attributes, digests))
         return sealed
 
     def write(self, file: BinaryIO) -> None:
@@ -199,7 +197,7 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
     sealed = contents.sealed()
     try:
         commit_bytes(path, sealed.to_bytes(), replace=overwrite)
-    except FileExistsError as error:
+    except OutputExistsError as error:
         try:
             with open_file(path, str(contents.attributes[""]["format"])) as file:
                 same = file.content_digest == sealed.content_digest
@@ -277,7 +275,7 @@ def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int
         replace: whether a store of this name may be replaced.
 
     Raises:
-        FileExistsError: ``out`` exists and ``replace`` is false.
+        OutputExistsError: ``out`` exists and ``replace`` is false.
         ResourceError: the disk is full, ...
     """
     names: list[str] = []

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.errors import (
     ConfigError,
     DatasetError,
-    Mismatch,
     OutputExistsError,
     Refused,
     ResourceError,
@@ -32,7 +31,6 @@ from labelkit.errors import (
 from labelkit.formatting import percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, temporary_name, translate_os_errors
-from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
@@ -91,8 +89,6 @@ class EmbeddingRun(RunFolder[_Part]):
 
     def part_range(self, part: int) -> tuple[int, int]:
         """Return the first row and end row (exclusive) of a part, as positions in the plan."""
-        if not 0 <= part < self.plan.num_parts:
-            raise ValueError(f"part {part} of {self.plan.num_parts}")
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
@@ -120,12 +116,10 @@ class EmbeddingRun(RunFolder[_Part]):
         Raises:
             StoreError: a number is not finite in the stored type; names the sample.
             ResourceError: the disk is full, ...
-            ValueError: shapes or positions do not fit the plan.
+            ValueError: shapes do not fit the plan.
         """
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
-        if len(reasons) < len(skipped) or any(not start <= row < stop for row in reasons):
-            raise ValueError(f"skipped rows must be different positions in [{start}, {stop}), got {sorted(reasons)}")
         kept = [row for row in range(start, stop) if row not in reasons]
         given = {"embeddings": embeddings, "sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}
         given.update(extras or {})
@@ -137,7 +131,16 @@ class EmbeddingRun(RunFolder[_Part]):
             values = np.asarray(given[name])
             if values.shape != shape:
                 raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
-            datasets[name] = self._cast(name, values, dtype, kept)
+            if name in schema.IMAGE_COLUMNS:
+                datasets[name] = values.astype(dtype)
+            else:
+                datasets[name] = cast_finite(
+                    values,
+                    np.dtype(dtype),
+                    lambda row: f"{self.out}: {self.plan.sample_ids[kept[row]]}",
+                    name,
+                    "--dtype",
+                )
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
@@ -225,29 +228,13 @@ class EmbeddingRun(RunFolder[_Part]):
             "sha256": ("|u1", (rows, 32)),
             "file_sizes": ("<u8", (rows,)),
             "image_sizes": ("<u4", (rows, 2)),
-            **{name: ("<f4", (rows, width)) for name, width in self.plan.widths.items()},
+            **{name: ("<f4", (rows, width)) for name, width in self.plan.extras.items()},
             **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
         }
 
-    def _cast(self, name: str, values: NDArray[Any], dtype: str, kept: list[int]) -> NDArray[Any]:
-        kind = np.dtype(dtype)
-        if kind.kind != "f":
-            stored = values.astype(kind)
-            if not np.array_equal(stored, values):
-                raise ValueError(f"{name} holds values that {kind} cannot")
-            return stored
-        return cast_finite(values, kind, lambda row: f"{self.out}: {self.plan.sample_ids[kept[row]]}", name, "--dtype")
-
     def _read(self, part: int, file: CheckedFile) -> _Part:
-        start, stop = self.part_range(part)
-        skipped = file.read("skipped/rows")
-        reasons = file.read_strings("skipped/reasons")
-        shapes = self._part_shapes(stop - start - len(skipped))
-        arrays = {name: file.read(name) for name in shapes}
-        for name, (dtype, shape) in shapes.items():
-            if arrays[name].dtype != np.dtype(dtype) or arrays[name].shape != shape:
-                raise Mismatch(file.place(name), f"shape {arrays[name].shape}, expected {shape}", RESTORE)
-        return _Part(arrays, skipped, reasons)
+        arrays = {name: file.read(name) for name in self._part_shapes(0)}
+        return _Part(arrays, file.read("skipped/rows"), file.read_strings("skipped/reasons"))
 
     # ---- publishing
 
@@ -299,11 +286,11 @@ class EmbeddingRun(RunFolder[_Part]):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
             install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
-        except (FileExistsError, ResourceError) as error:
+        except (OutputExistsError, ResourceError) as error:
             gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder, with the temporary file
-            if (gone or isinstance(error, FileExistsError)) and self._published_plan() == self.digest:
+            if (gone or isinstance(error, OutputExistsError)) and self._published_plan() == self.digest:
                 return  # another process published the same
-            if isinstance(error, FileExistsError):
+            if isinstance(error, OutputExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error
             raise
 
@@ -425,10 +412,7 @@ def write_imported(
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
-    try:
-        install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-    except FileExistsError as error:
-        raise output_exists(out) from error
+    install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
 
 
 def _rows_at_a_time(embeddings: NDArray[Any]) -> int:

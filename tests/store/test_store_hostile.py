@@ -93,7 +93,6 @@ def test_damaged_rows_are_named_when_they_are_first_used(blocked):
     with pytest.raises(Damaged) as caught:
         _ = store.embeddings
     assert caught.value.where == f"{blocked}:/embeddings rows 2-3"
-    assert open_store(blocked, verify=False).embeddings.shape == (7, 3)
 
 
 def test_damaged_labels_are_named_when_the_store_is_opened(blocked):

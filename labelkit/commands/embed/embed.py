@@ -397,7 +397,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        further = [*run.plan.widths, *([VIEWS] if run.plan.num_views else [])]
+        further = [*run.plan.extras, *([VIEWS] if run.plan.num_views else [])]
         others = copy_rows(work.reused, run.plan.reused[copied], further)
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
@@ -419,7 +419,7 @@ def _embed_rows(
         "sha256": [np.zeros((0, 32), dtype=np.uint8)],
         "file_sizes": [np.zeros(0, dtype=np.uint64)],
         "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
-        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.widths.items()},
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.extras.items()},
     }
     if work.draws is not None:
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]

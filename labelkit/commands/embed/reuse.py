@@ -83,7 +83,7 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
     own = {"dim": store.dim, "dtype": str(store.embeddings.dtype), "normalized": store.normalized}
     keys.extend(key for key, value in own.items() if getattr(plan, key) != value)
-    for name, width in (plan.extras or {}).items():
+    for name, width in plan.extras.items():
         there = store.extras.get(name)
         if there is None or there.shape[1] != width:
             keys.append(name)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, Refused, StoreError, output_exists
+from labelkit.errors import Mismatch, OutputExistsError, Refused, StoreError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -108,7 +108,7 @@ def pack_store(
         check_space(out, size, out, "the packed store")
         try:
             install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-        except FileExistsError:
+        except OutputExistsError:
             # Another process was first, just now.
             return _check_same(out, store, results, sharded=shards is not None), True
         except UnicodeEncodeError as error:

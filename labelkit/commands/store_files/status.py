@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def _look_at_store(out: Path) -> SimpleResult:
             tables.append(_fault_table([error for _, error in status.damaged]))
     skipped = run.skipped if run is not None else store.skipped if store is not None else []
     if skipped:
-        tables.append(_skipped_table(skipped))
+        tables.append(_first_rows("skipped", ["image", "reason"], [[*pair] for pair in skipped], _SHOWN_SKIPPED))
     faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
     return StatusReport(values, (), tuple(tables), fault)
@@ -142,6 +143,18 @@ class RunStatus:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     damaged: list[tuple[str, StoreError]] = field(default_factory=list)
 
+    @contextmanager
+    def counting(self, path: Path, report: Callable[[int], None]) -> Iterator[None]:
+        """Count a part that the block reads without an error, else note it as damaged."""
+        try:
+            yield
+        except StoreError as error:
+            self.damaged.append((path.name, error))
+            return
+        self.done_parts += 1
+        self.num_bytes += path.stat().st_size
+        report(1)
+
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
     """Return the progress of the unfinished run that embeds a store, verifying every finished part.
@@ -163,23 +176,15 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     plan = stored_plan(folder)
     if plan is None:
         raise _no_plan(folder)
-    parts = EmbeddingRun(out, plan)
+    run = EmbeddingRun(out, plan)
     status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
     for number in range(plan.num_parts):
-        path = parts.path(number)
-        if not path.exists():
-            continue
-        try:
-            part = parts.load(number)
-        except StoreError as error:
-            status.damaged.append((path.name, error))
-            continue
-        status.done_parts += 1
-        status.num_images += len(part.arrays["embeddings"])
-        status.num_bytes += path.stat().st_size
-        names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
-        status.skipped += zip(names, part.reasons, strict=True)
-        report(1)
+        if run.path(number).exists():
+            with status.counting(run.path(number), report):
+                part = run.load(number)
+                status.num_images += len(part.arrays["embeddings"])
+                names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
+                status.skipped += zip(names, part.reasons, strict=True)
     return status
 
 
@@ -199,17 +204,10 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
     files = sorted((folder / "parts").glob("SET-*-of-*.h5"))
     status = RunStatus(folder, planned, int(files[0].stem.rpartition("-")[2]) if files else 0)
     for path in files:
-        try:
-            with open_file(path, schema.FORMAT_STORE) as file:
-                status.num_images += len(file.read_strings("sample_ids"))
-                for _ in file.verified_blocks("patches"):
-                    pass
-        except StoreError as error:
-            status.damaged.append((path.name, error))
-            continue
-        status.done_parts += 1
-        status.num_bytes += path.stat().st_size
-        report(1)
+        with status.counting(path, report), open_file(path, schema.FORMAT_STORE) as file:
+            for _ in file.verified_blocks("patches"):
+                pass
+            status.num_images += len(file.read_strings("sample_ids"))
     return status
 
 
@@ -282,10 +280,7 @@ def _checkpoint_table(status: TrainingStatus) -> Table:
 
 def _metrics_table(record: dict[str, object]) -> Table:
     shown = [(name, value) for name, value in record.items() if value is None or isinstance(value, str | int | float)]
-    title = "last line of metrics.jsonl"
-    if len(shown) > _SHOWN_METRICS:
-        title += f": the first {_SHOWN_METRICS} of {len(shown)}; --json has all"
-    return Table(title, ["name", "value"], [[name, value] for name, value in shown[:_SHOWN_METRICS]])
+    return _first_rows("last line of metrics.jsonl", ["name", "value"], [[*pair] for pair in shown], _SHOWN_METRICS)
 
 
 def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
@@ -306,8 +301,7 @@ def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
     return Table("faults", ["where", "problem", "what to do"], [[f.where, f.problem, f.remedy] for f in faults])
 
 
-def _skipped_table(skipped: list[tuple[str, str]]) -> Table:
-    title = "skipped"
-    if len(skipped) > _SHOWN_SKIPPED:
-        title += f": the first {_SHOWN_SKIPPED} of {len(skipped)}; --json has all"
-    return Table(title, ["image", "reason"], [[name, reason] for name, reason in skipped[:_SHOWN_SKIPPED]])
+def _first_rows(title: str, columns: list[str], rows: list[list[Cell]], shown: int) -> Table:
+    if len(rows) > shown:
+        title += f": the first {shown} of {len(rows)}; --json has all"
+    return Table(title, columns, rows[:shown])

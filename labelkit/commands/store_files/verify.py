@@ -150,7 +150,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     if path.is_dir() or kind not in ("store", "matches", "file"):
         raise ConfigError("--images", f"{path} does not name images", "Pass a store or matches as --index.")
     with suppress(StoreError):
-        found = read_matches(path) if kind == "matches" else open_store(path, verify=False)
+        found = read_matches(path) if kind == "matches" else open_store(path)
         with current_progress().task("images", total=len(found.sample_ids)) as task:
             faults = verify_images(root, found.sample_ids, found.sha256, task.advance)
         return {"root": root, "total": len(found.sample_ids), "faults": faults}
@@ -271,7 +271,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
         checked.append(found)
         with found.collecting(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
-            PatchFile(file, entry, listed, None if store is None else store.model, verify=False)
+            PatchFile(file, entry, listed, None if store is None else store.model)
     return checked
 
 
@@ -287,7 +287,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     store: EmbeddingStore | None = None
     # what is damaged holds any values
     with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collecting():
-        store = EmbeddingStore(file, path, verify=False)
+        store = EmbeddingStore(file, path)
     checked = [found]
     names = store.packed_results if store is not None else ()
     digests: dict[str, str] = {}
@@ -340,7 +340,7 @@ def _open_if_there(path: Path) -> EmbeddingStore | None:
     if not path.is_file():
         return None
     try:
-        return open_store(path, verify=False)
+        return open_store(path)
     except StoreError:
         return None  # it is looked at when it is asked for itself
 

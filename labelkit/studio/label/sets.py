@@ -110,18 +110,13 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     assert config.export is not None
     assert config.out is not None
     found = _set(config, store, final)
-    try:
-        if config.export == "coco":
-            commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
-        elif config.export == "atlas":
-            columns = _atlas(config, store, final, found)
-            commit_file(
-                config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite
-            )
-        else:
-            return _folder(config, store, found)
-    except FileExistsError as error:
-        raise output_exists(error.filename) from error
+    if config.export == "coco":
+        commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
+    elif config.export == "atlas":
+        columns = _atlas(config, store, final, found)
+        commit_file(config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite)
+    else:
+        return _folder(config, store, found)
     return len(found.rows)
 
 
