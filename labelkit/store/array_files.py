@@ -142,8 +142,9 @@ def read_matches(path: Path) -> MatchFile:
         StoreError: not such a file, damaged, or with values that matches cannot have.
         ResourceError: the system does not let us read it.
     """
+    columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = file.require({**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS})
+        lengths = file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
         rows, count = matches.pairs, lengths["n"]
         if len(rows) and not (0 <= rows.min() and rows.max() < count and (rows[:, 0] != rows[:, 1]).all()):
@@ -205,7 +206,7 @@ def read_neighbors(path: Path) -> NeighborFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
-        file.require(schema.NEIGHBOR_COLUMNS)
+        file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
         query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
         if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
             raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
@@ -268,7 +269,7 @@ def read_prototypes(path: Path) -> PrototypeFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
-        file.require(schema.PROTOTYPE_COLUMNS)
+        file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)
         prototypes = file.read("prototypes")
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
         if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):

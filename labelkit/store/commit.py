@@ -209,10 +209,6 @@ def commit_json(path: str | os.PathLike[str], obj: object) -> str:
     return commit_bytes(path, (canonical_json(obj) + "\n").encode())
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
     """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
 
@@ -224,16 +220,16 @@ def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[
     """
     source, target = Path(tmp_dir), Path(final_dir)
     with translate_os_errors(target):
-        for folder, folders, files in os.walk(source, topdown=False, onerror=_raise):
-            for name in files:
-                # Windows syncs only what is open for writing.
-                descriptor = os.open(Path(folder, name), os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            for name in folders:
-                fsync_folder(Path(folder, name))
+        for path in sorted(source.rglob("*"), reverse=True):
+            if path.is_dir():
+                fsync_folder(path)
+                continue
+            # Windows syncs only what is open for writing.
+            descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         fsync_folder(source)
         source.replace(target)
     fsync_folder(target.parent)

@@ -161,11 +161,9 @@ class EmbeddingStore:
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
-        lengths = file.check_axes(schema.STORE_COLUMNS)
-        self.has_images = schema.FEATURE_IMAGELESS not in str(root.get("requires", "")).split(",")
-        for name in (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ())):
-            if name not in file.datasets:
-                raise Refused(file.place(name), "is missing", RESTORE)
+        self.has_images = schema.FEATURE_IMAGELESS not in file.features
+        required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
+        lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
         for name in () if self.has_images else schema.IMAGE_COLUMNS:
             if name in file.datasets:
                 raise Refused(file.place(name), "is there, and the file says that images are not known", RESTORE)

@@ -154,12 +154,9 @@ class PatchFile:
         if differing or file.content_digest != entry["content_digest"]:
             what = ", ".join(differing) or "content_digest"
             raise Mismatch(file.where, f"is not the file that {SET_NAME} names: {what} differ", _REMAKE)
-        for name in schema.PATCH_COLUMNS:
-            if name not in file.datasets and name != "cells":
-                raise Refused(file.place(name), "is missing", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
-        file.check_axes(schema.PATCH_COLUMNS, known)
+        file.check_axes(schema.PATCH_COLUMNS, known, required=schema.PATCH_COLUMNS.keys() - {"cells"})
         if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
             raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
         keys = [] if model is None else read_model(file).differences(model)

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -368,20 +368,26 @@ class CheckedFile:
         self.datasets[path] = replace(info, block_rows=int(rows or 0))
         return str(sha256_of([self._rows(f"digests/{path}")]).hexdigest())
 
-    def check_axes(self, columns: schema.Columns, lengths: Mapping[str, int] | None = None) -> dict[str, int]:
+    def check_axes(
+        self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
+    ) -> dict[str, int]:
         """Check types and shapes of the known datasets against each other.
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
             lengths: lengths that are known already, by letter.
+            required: those that must be there.
 
         Returns:
             The length of each letter.
 
         Raises:
-            Refused: a dataset has another type or number of axes.
+            Refused: a dataset is missing, or has another type or number of axes.
             Mismatch: two datasets differ in the length of an axis that they share.
         """
+        for name in required:
+            if name not in self.datasets:
+                raise Refused(self.place(name), "is missing", RESTORE)
         known = dict(lengths or {})
         owner = dict.fromkeys(known, "the file")
         for name, (axes, kinds) in columns.items():
@@ -399,18 +405,6 @@ class CheckedFile:
                     raise Mismatch(self.place(name), problem, RESTORE)
                 owner.setdefault(axis, f"/{name}")
         return known
-
-    def require(self, columns: schema.Columns) -> dict[str, int]:
-        """Check that datasets exist and that their axes fit, and return the length of each axis letter.
-
-        Raises:
-            Refused: one is missing, or as ``check_axes``.
-            Mismatch: as ``check_axes``.
-        """
-        for name in columns:
-            if name not in self.datasets:
-                raise Refused(self.place(name), "is missing", RESTORE)
-        return self.check_axes(columns)
 
     # ---- data
 
@@ -720,13 +714,11 @@ class Shards:
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
         """Return maps of the columns of a shard that is right."""
         if shard.number not in self._read:
-            path, shape = self._path(shard), (shard.stop - shard.start,)
+            path = self._path(shard)
             try:
                 with open_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
-                    own = (root.get("store_digest"), root.get("row_start")) == (self.store_digest, shard.start)
-                    shapes = {name: (*shape, column.width) for name, column in self.columns.items()}
-                    if not own or any(file.datasets[name].shape != shapes[name] for name in shapes):
+                    if (root.get("store_digest"), root.get("row_start")) != (self.store_digest, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", SHARD_RESTORE)
                     self._read[shard.number] = {name: file.later(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
@@ -737,13 +729,11 @@ class Shards:
 
     def _path(self, shard: Shard) -> Path:
         """Return the path of a shard, which has the size that the index says."""
-        path, rows = self.folder / shard.name, f"rows {shard.start}-{shard.stop - 1} are in it"
-        if not path.is_file():
-            problem = "is not a regular file" if path.exists() else "there is no such shard"
-            raise Damaged(str(path), f"{problem} ({rows})", SHARD_RESTORE)
-        size = path.stat().st_size
+        path = self.folder / shard.name
+        size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
-            raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+            problem = "there is no such shard" if size is None else f"has {size} bytes, expected {shard.size}"
+            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", SHARD_RESTORE)
         return path
 
 

@@ -120,10 +120,10 @@ class EmbeddingRun(RunFolder[_Part]):
         """
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
-        kept = [row for row in range(start, stop) if row not in reasons]
+        names = [self.plan.sample_ids[row] for row in range(start, stop) if row not in reasons]
         given = {"embeddings": embeddings, "sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}
         given.update(extras or {})
-        shapes = self._part_shapes(len(kept))
+        shapes = self._part_shapes(len(names))
         if given.keys() != shapes.keys():
             raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(given)}")
         datasets: dict[str, NDArray[Any]] = {}
@@ -134,13 +134,8 @@ class EmbeddingRun(RunFolder[_Part]):
             if name in schema.IMAGE_COLUMNS:
                 datasets[name] = values.astype(dtype)
             else:
-                datasets[name] = cast_finite(
-                    values,
-                    np.dtype(dtype),
-                    lambda row: f"{self.out}: {self.plan.sample_ids[kept[row]]}",
-                    name,
-                    "--dtype",
-                )
+                kind = np.dtype(dtype)
+                datasets[name] = cast_finite(values, kind, lambda row: f"{self.out}: {names[row]}", name, "--dtype")
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
@@ -358,15 +353,11 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         stored = _cast(given, np.dtype(dtype))
         finite = np.isfinite(stored)
         if not finite.all():
-            row = int(np.argmin(finite.all(axis=1)))
-            column = int(np.argmin(finite[row]))
+            row, column = np.argwhere(~finite)[0].tolist()
             value = given[row, column]
-            if np.isfinite(value):
-                problem = f"value {column} is {value}, too large for {dtype}"
-                raise Refused(
-                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
-                )
-            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+            large = f", too large for {dtype}" if np.isfinite(value) else ""
+            remedy = "Pass --dtype float32." if large and dtype == "float16" else "Mend or leave out that row."
+            raise Refused(where(start + row), f"value {column} is {value}{large}", remedy)
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]

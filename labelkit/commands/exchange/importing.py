@@ -91,13 +91,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
 
 def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     """Return what was read, and how messages call the row that a name stands in."""
-    wanted = {
-        "embeddings": config.embeddings_key,
-        "ids": config.ids_key,
-        "labels": config.labels_key,
-        "splits": config.splits_key,
-        "labeled": config.labeled_key,
-    }
+    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels", "splits", "labeled")}
     kind = config.source.suffix.lower()
     if kind == ".npy":
         rows = read_npy(config.source)
