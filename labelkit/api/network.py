@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.data.center_crop import center_boxes
-from labelkit.data.decode import BadImage, decode_reduced, read_image_file
+from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.views.transforms import resize_box
 from labelkit.errors import DatasetError
 from labelkit.options.model import ModelConfig
@@ -95,7 +95,7 @@ class Network(nn.Module):
                 raise DatasetError("image", problem, f"Give (h, w, {self.channels}) uint8.")
             return image
         try:
-            return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
+            return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
         except BadImage as error:
             raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
 

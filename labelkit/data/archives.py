@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
-from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
+from labelkit.data.datasets import ImageDataset, listing, sorted_by_bytes
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
 from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
@@ -158,10 +158,6 @@ class TarSource:
         if len(content) < size:
             raise BadImage(f"{path.name} ends before the member does")
         return EncodedImage(content)
-
-    def select(self, rows: NDArray[np.int64]) -> TarSource:
-        """Return a source of the images at the given indices."""
-        return TarSource(self.paths, self.places[rows])
 
 
 @dataclass(slots=True)
@@ -392,10 +388,6 @@ class ParquetSource:
             self._held.pop(held.pop(0)[0], None)
         self._held[file, group] = found
         return found
-
-    def select(self, rows: NDArray[np.int64]) -> ParquetSource:
-        """Return a source of the images at the given indices."""
-        return ParquetSource(self.paths, self.column, self.places[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a worker process is sent: no group of rows."""

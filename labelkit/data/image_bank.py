@@ -112,7 +112,7 @@ class ImageBank:
             for row in rows.tolist():
                 try:
                     encoded = self.dataset.source.read(row)
-                    image, full = encoded.decode_reduced(self.channels, None)
+                    image, full = encoded.decode_reduced(self.channels)
                     lost = encoded.lost_content(image)
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     self.file_sizes[row] = encoded.size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -79,27 +79,6 @@ class Example:
 
     image: Tensor
     target: dict[str, Tensor]
-
-
-def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[], None]) -> None:
-    """Check that images are as large as their annotations say, from headers alone, before hours of work.
-
-    Args:
-        dataset: with boxes.
-        rows: which images.
-        advance: called after each image.
-
-    Raises:
-        DatasetError: an image cannot be read, or is not as large as its annotation says.
-    """
-    for row in rows:
-        plan = ExamplePlan.of(dataset, row)
-        try:
-            height, width = dataset.source.read(row).full_size()
-        except BadImage as bad:
-            raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
-        plan.check(height, width)
-        advance()
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:

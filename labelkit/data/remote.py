@@ -16,11 +16,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from labelkit.data.datasets import EncodedImage
-from labelkit.data.decode import MAX_FILE_BYTES, BadImage
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage
 from labelkit.errors import DatasetError
 
 ATTEMPTS: Final = 3
@@ -123,10 +119,6 @@ class RemoteSource:
             return EncodedImage(file.read(0, file.size))
         except FileNotFoundError as error:
             raise BadImage("the file is gone") from error
-
-    def select(self, rows: NDArray[np.int64]) -> RemoteSource:
-        """Return a source of the files at the given indices."""
-        return RemoteSource(tuple(self.files[row] for row in rows))
 
 
 def find_files(address: str) -> tuple[str, list[RemoteFile]]:

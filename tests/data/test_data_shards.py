@@ -105,8 +105,8 @@ def test_samples_of_webdataset_have_their_labels_whatever_archive_they_are_in(tm
     assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (0, 1, 2, 4)] == [1, 3, 5, 8]
     assert "1 pictures beside the image of their sample" in found.notes[0]
     # a worker process gets the source
-    source = pickle.loads(pickle.dumps(found.source.select(np.array([4, 0]))))
-    assert int(source.read(0).decode(3)[0, 0, 0]) == 8
+    source = pickle.loads(pickle.dumps(found.select([0, 4]).source))
+    assert int(source.read(1).decode(3)[0, 0, 0]) == 8
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> Non
     assert found.sample_ids[4] == "train-00000-of-00002/000000004"
     assert found.split_names == ("train",)
     assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (9, 0, 4, 5)] == [9, 0, 4, 5]
-    source = pickle.loads(pickle.dumps(found.source.select(np.array([3, 7]))))
+    source = pickle.loads(pickle.dumps(found.select([3, 7]).source))
     assert [int(source.read(row).decode(3)[0, 0, 0]) for row in (0, 1)] == [3, 7]
 
 
@@ -296,6 +296,6 @@ def test_damaged_tables_and_rows_are_told(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match="no bytes"):
         found.source.read(1)
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
-    again = found.source.select(np.array([0]))  # which holds no group of rows
+    again = pickle.loads(pickle.dumps(found.source))  # which holds no group of rows
     with pytest.raises(BadImage, match=r"b.parquet cannot be read"):
         again.read(0)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import blocks
 from labelkit.commands.common.embeddings import check_directions, check_features, unit_rows
-from labelkit.data.datasets import EncodedImage, ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.image_bank import RowBank
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
@@ -26,11 +26,6 @@ class NoImages:
     def read(self, index: int) -> EncodedImage:
         """Raise ``BadImage``, since embeddings have no image files."""
         raise BadImage(f"row {index} of a store is no image")
-
-    def select(self, rows: NDArray[np.int64]) -> NoImages:
-        """Return the placeholder unchanged, whatever rows are selected."""
-        del rows
-        return self
 
 
 @dataclass(frozen=True, eq=False)

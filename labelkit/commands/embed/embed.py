@@ -28,7 +28,15 @@ from labelkit.commands.embed.listing import select_by_label_split, select_by_run
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
 from labelkit.commands.embed.views import ViewDraws, embed_views
-from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
+from labelkit.data.datasets import (
+    ArraySource,
+    FileSource,
+    ImageDataset,
+    ImageSource,
+    LimitedSource,
+    SelectedSource,
+    select_source,
+)
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
@@ -190,7 +198,8 @@ def _workers(
 ) -> int:
     """How many processes decode; images in memory need none."""
     pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
-    images = 0 if isinstance(dataset.source, ArraySource) else len(dataset)
+    source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
+    images = 0 if isinstance(source, ArraySource) else len(dataset)
     batch_bytes = batch_size * model.network.input_spec.channels * pixels
     return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
 
@@ -322,7 +331,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         if gone:
             problem = f"{len(gone)} images are gone since this run began, first: {gone[0]!r}"
             raise DatasetError(dataset.name, problem, "Restore them, or choose another --out.")
-        source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
+        source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
         if isinstance(dataset.source, LimitedSource):

@@ -19,7 +19,7 @@ from labelkit.commands.common.locations import remember_images
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ImportConfig
 from labelkit.data.datasets import natural_key, positions_of
-from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
@@ -273,7 +273,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
     def look(row: int) -> str | None:
         try:
             content = read_image_file(folder / sample_ids[row])
-            height, width, _ = decode_image(content, 3).shape
+            height, width, _ = EncodedImage(content).decode(3).shape
         except BadImage as error:
             return f"{sample_ids[row]}: {error.reason}"
         sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource, numbered_listing
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, numbered_listing
+from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
@@ -177,10 +177,6 @@ class BinarySource:
         if len(planes) != _STL_BYTES:
             raise BadImage(f"{path.name} ends too early")
         return EncodedImage(np.ascontiguousarray(planes.reshape(3, _STL_SIDE, _STL_SIDE).transpose(2, 1, 0)))
-
-    def select(self, rows: NDArray[np.int64]) -> BinarySource:
-        """Return a source of the images at the given indices."""
-        return BinarySource(self.files, self.file_of[rows], self.record_of[rows])
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:

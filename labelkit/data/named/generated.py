@@ -6,15 +6,16 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.datasets import EncodedImage, ImageDataset, numbered_listing
+from labelkit.data.datasets import ImageDataset, numbered_listing
+from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.files import read_bytes
@@ -63,64 +64,49 @@ class _Drawn:
 
     Attributes:
         source: what is drawn.
+        splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
+        numbers: (n,) int64, its number in the split.
         blocks: what this process has read so far; not handed on to worker processes.
     """
 
     source: int
+    splits: NDArray[np.int64]
+    numbers: NDArray[np.int64]
     blocks: dict[tuple[int, int], Block] = field(default_factory=dict, repr=False)
 
-    def __reduce__(self) -> tuple[type[_Drawn], tuple[int]]:
-        return _Drawn, (self.source,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Drawn, (self.source, self.splits, self.numbers)
 
-    def read(self, split: int, number: int) -> Block:
-        """Return an image (64, 64, 3) and its mask (64, 64), drawing their block if needed."""
-        key = split, number // _BLOCK
+    def read(self, index: int) -> Block:
+        """Return the image (64, 64, 3) and the mask (64, 64) of a row, drawing their block if needed."""
+        block, place = divmod(int(self.numbers[index]), _BLOCK)
+        key = int(self.splits[index]), block
         if key not in self.blocks:
             self.blocks[key] = _read_block(self.source, *key)
         images, masks = self.blocks[key]
-        return images[number % _BLOCK], masks[number % _BLOCK]
+        return images[place], masks[place]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Rows of a generated set.
-
-    Attributes:
-        drawn: where they come from.
-        splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
-        numbers: (n,) int64, its number in the split.
-    """
-
-    drawn: _Drawn
-    splits: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-
-    def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return a source of the images at the given indices."""
-        return replace(self, splits=self.splits[rows], numbers=self.numbers[rows])
-
-    def _read(self, index: int) -> Block:
-        return self.drawn.read(int(self.splits[index]), int(self.numbers[index]))
-
-
-class GeneratedImages(_Rows):
+class GeneratedImages:
     """Images of a generated data set."""
 
-    __slots__ = ()
+    drawn: _Drawn
 
     def read(self, index: int) -> EncodedImage:
         """Return the image at ``index``."""
-        return EncodedImage(self._read(index)[0])
+        return EncodedImage(self.drawn.read(index)[0])
 
 
-class GeneratedMasks(_Rows):
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedMasks:
     """Masks of a generated data set."""
 
-    __slots__ = ()
+    drawn: _Drawn
 
     def read(self, index: int) -> NDArray[np.uint8]:
         """Return the (64, 64) mask at ``index``."""
-        return self._read(index)[1].copy()
+        return self.drawn.read(index)[1].copy()
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
@@ -146,6 +132,7 @@ def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) 
                 ]
             else:
                 rows.append((f"{split}/{number:05d}.png", split, number))
+    rows.sort()  # as listed, so that masks follow images
     splits = np.array([scenes.SPLITS.index(split) for _, split, _ in rows], dtype=np.int64)
     numbers = np.array([number for _, _, number in rows], dtype=np.int64)
     labels = np.full(len(rows), -1, dtype=np.int64)
@@ -153,22 +140,20 @@ def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) 
         pairs = zip(splits.tolist(), numbers.tolist(), strict=True)
         labels = np.array([scenes.scene_label(SEED, split, number) for split, number in pairs], dtype=np.int64)
     split_names = tuple(split for split in scenes.SPLITS if split in kind.counts)
-    drawn = _Drawn(kind.source)
-    listed = numbered_listing(
+    drawn = _Drawn(kind.source, splits, numbers)
+    return numbered_listing(
         kind.name,
         None,
         [name for name, _, _ in rows],
         labels,
         splits,
-        GeneratedImages(drawn, splits, numbers),
+        GeneratedImages(drawn),
         class_names=scenes.SHAPES if kind.source == scenes.OBJECTS else (),
         split_names=split_names,
         chiral=kind.source == scenes.DIGITS,
+        masks=GeneratedMasks(drawn),
         mask_classes=kind.mask_classes,
     )
-    source = listed.source
-    assert isinstance(source, GeneratedImages)
-    return replace(listed, masks=GeneratedMasks(drawn, source.splits, source.numbers))
 
 
 def _read_block(source: int, split: int, block: int) -> Block:

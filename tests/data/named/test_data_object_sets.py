@@ -13,6 +13,7 @@ from labelkit.data.datasets import ImageDataset, Objects
 from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
+from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
 
 VAL = "coco/annotations/instances_val2017.json"
@@ -204,3 +205,11 @@ def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, sa
     objects = Objects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
     with pytest.raises(DatasetError, match=r"jpg: .*Mend its annotation"):
         read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))
+
+
+def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDataset) -> None:
+    assert listed.root is not None
+    with Image.open(listed.root / listed.sample_ids[0]) as image:
+        image.resize((80, 64)).save(listed.root / listed.sample_ids[0])
+    with pytest.raises(DatasetError, match="the image has 80 x 64 pixels, its annotation says 160 x 128"):
+        read_example(listed.source, 3, ExamplePlan.of(listed, 0))
