@@ -76,7 +76,6 @@ class TrainLoader:
 
     Raises:
         ConfigError: the batch size is not a multiple of the processes, or above an epoch's draws.
-        ValueError: labels do not belong to the data set; images in memory are too large for a view.
     """
 
     def __init__(
@@ -95,8 +94,6 @@ class TrainLoader:
         first_epoch: int = 0,
         pairing: Pairing | None = None,
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size} processes")
         if batch_size < 1 or batch_size % world_size:
             raise ConfigError(
                 "--batch-size",
@@ -110,8 +107,6 @@ class TrainLoader:
                 "Use a smaller batch.",
             )
         self._labels = np.array(labels, dtype=np.int64)
-        if self._labels.shape != (len(bank.dataset),):
-            raise ValueError(f"labels have shape {self._labels.shape}, the data set has {len(bank.dataset)} rows")
         self._bank = bank
         self._views = views
         self._sampler = sampler
@@ -258,8 +253,7 @@ class EvalLoader:
         keys: (n,) int64 keys of the random numbers of each row of the data set; default: the row itself.
 
     Raises:
-        ValueError: the view has randomness and there is no seed, the batch size is not positive, or further views are
-            asked for of images in memory or of shrunk ones.
+        ValueError: the view has randomness and there is no seed.
     """
 
     def __init__(
@@ -284,8 +278,6 @@ class EvalLoader:
         more_views: Sequence[ViewSpec] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        if batch_size < 1 or not 0 <= rank < world_size:
-            raise ValueError(f"batch_size is {batch_size}, must be positive; rank {rank} of {world_size} processes")
         if seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):
@@ -304,8 +296,6 @@ class EvalLoader:
         self._seed, self._epoch = seed or 0, epoch
         self._least_side = 2 * view.resized_side if fast_decode else None
         self._more, self._keys = tuple(more_views), keys
-        if self._more and (seed is None or fast_decode or self._bank is not None):
-            raise ValueError("further views need a seed, and whole images that are decoded on the fly")
         batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
         if join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]

@@ -68,14 +68,9 @@ def attention_maps(
         What was seen, by block index, increasing.
 
     Raises:
-        ValueError: views of unequal shape, or a network in training mode.
         ConfigError: a block index outside the network.
         UnsupportedBackboneError: another kind of network or attention, or no class token.
     """
-    if weak.shape != strong.shape:
-        raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
-    if vit.training:
-        raise ValueError("attention is looked at in evaluation mode")
     check_vision_transformer(vit)
     net: Any = vit
     depth = len(net.blocks)

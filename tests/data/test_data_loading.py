@@ -129,12 +129,6 @@ def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
         assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))
 
 
-@pytest.mark.parametrize("rows", [[1, 1], [2, 1], [-1, 0], [0, 24]])
-def test_rows_that_are_not_in_the_data_set_are_refused(rows: list[int]) -> None:
-    with pytest.raises(ValueError, match="rows"):
-        ImageBank(in_memory(), rows, channels=1)
-
-
 @pytest.fixture
 def broken(folder: Path, tmp_path: Path) -> Path:
     root = tmp_path / "broken"
@@ -226,17 +220,15 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "problem"),
+    ("options", "problem"),
     [
-        ({"batch_size": 9, "world_size": 2}, ConfigError, "9 cannot be divided among 2"),
-        ({"batch_size": 25}, ConfigError, "25 is more than the 24 images"),
-        ({"batch_size": 0}, ConfigError, "0 cannot"),
-        ({"labels": np.zeros(3)}, ValueError, "labels have shape"),
-        ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2"),
+        ({"batch_size": 9, "world_size": 2}, "9 cannot be divided among 2"),
+        ({"batch_size": 25}, "25 is more than the 24 images"),
+        ({"batch_size": 0}, "0 cannot"),
     ],
 )
-def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
-    with pytest.raises(error, match=problem):
+def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         loader(ImageBank(in_memory(), channels=1), **options)
 
 

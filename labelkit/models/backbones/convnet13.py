@@ -44,12 +44,7 @@ def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int =
         width: f; 128 in the literature, 16 or 32 on a CPU.
         weight_norm: weight normalization of every convolution, beside batch normalization.
         in_channels: of the images, which need 12 pixels at least.
-
-    Raises:
-        ValueError: width below 1.
     """
-    if width < 1:
-        raise ValueError(f"width {width} must be positive")
 
     def units(*layers: tuple[int, int, int, int]) -> list[nn.Module]:
         return [_Unit(before, after, kernel, padding, weight_norm) for before, after, kernel, padding in layers]
@@ -67,13 +62,7 @@ def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int =
 
 
 def set_dropout(module: nn.Module, share: float) -> int:
-    """Set the rate of every dropout layer inside a module and return the number of such layers.
-
-    Raises:
-        ValueError: outside [0, 1).
-    """
-    if not 0 <= share < 1:
-        raise ValueError(f"dropout is {share}, must be in [0, 1)")
+    """Set the rate of every dropout layer inside a module and return the number of such layers."""
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Dropout)]
     for layer in layers:
         layer.p = share

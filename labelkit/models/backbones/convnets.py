@@ -84,14 +84,7 @@ def wide_resnet(
         stem: channels of the stem; 16 in the literature, 8 for small demonstrations.
         momentum: of all running statistics.
         in_channels: of the images.
-
-    Raises:
-        ValueError: no such depth, or a width below 1.
     """
-    if depth < 10 or (depth - 4) % 6:
-        raise ValueError(f"depth is {depth}, must be 6 m + 4, at least 10")
-    if widen < 1 or stem < 1:
-        raise ValueError(f"widen {widen} and stem {stem} must be positive")
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
     block = partial(WideBlock, activate_shortcut=False, momentum=momentum)

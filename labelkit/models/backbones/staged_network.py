@@ -49,8 +49,6 @@ class StagedNetwork(PooledNetwork):
 
     def __init__(self, stages: Mapping[str, nn.Module], num_features: int) -> None:
         super().__init__()
-        if len(stages) < 2:
-            raise ValueError(f"{len(stages)} stages, a cut needs two")
         self.stages = nn.Sequential()
         for name, stage in stages.items():
             self.stages.add_module(name, stage)
