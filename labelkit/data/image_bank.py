@@ -65,9 +65,6 @@ class ImageBank:
         image_size: height and width of the originals if all are equal, else ``None``.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros of images that are made up.
         file_sizes: (len(dataset),) uint64 bytes of them.
-
-    Raises:
-        ValueError: rows out of range or not strictly increasing.
     """
 
     def __init__(
@@ -81,10 +78,6 @@ class ImageBank:
         num_threads: int | None = None,
     ) -> None:
         listed = np.arange(len(dataset)) if rows is None else np.asarray(rows, dtype=np.int64)
-        if listed.ndim != 1 or bool((np.diff(listed) <= 0).any()):
-            raise ValueError("rows must be one strictly increasing list")
-        if len(listed) and (listed[0] < 0 or listed[-1] >= len(dataset)):
-            raise ValueError(f"rows reach from {listed[0]} to {listed[-1]}, the data set has {len(dataset)}")
         self.dataset = dataset
         self.channels = channels
         self.device = torch.device(device)
@@ -248,10 +241,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     size = (base_size * height // shorter, base_size * width // shorter)
     if base_size > shorter and n * c * size[0] * size[1] > MEMORY_BYTES:
         return images
-    resized = torch.empty((n, c, *size), dtype=torch.uint8)
-    for start in range(0, n, 1024):
-        resized[start : start + 1024] = resize_images(images[start : start + 1024], *size, "bicubic").to(torch.uint8)
-    return resized
+    return resize_images(images, *size, "bicubic")
 
 
 def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
@@ -450,8 +440,8 @@ class RowBank(ImageBank):
         """Yield (b, d) float32 of length 1 for each view that is stored."""
         if not kinds:
             return
-        if self._stored is None or self._stored_rows is None:
-            raise ValueError("no views are stored")
+        assert self._stored is not None
+        assert self._stored_rows is not None
         drawn = draw_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
