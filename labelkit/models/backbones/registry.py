@@ -20,11 +20,6 @@ from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
-from labelkit.models.backbones.layouts import (
-    from_efficientnet_pytorch,
-    from_torchvision_mobilenet,
-    is_torchvision_mobilenet,
-)
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
@@ -409,6 +404,55 @@ def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ..
     return (sum(values) / len(values),) * in_channels
 
 
+# layers of a block with and without expansion, as efficientnet-pytorch and as timm call them
+_EXPANDING = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+_SEPARABLE = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+_EXCITATION = {"_se_reduce": "se.conv_reduce", "_se_expand": "se.conv_expand"}
+_STEM_AND_HEAD = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
+
+
+def _from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """Rename the weights of ``efficientnet-pytorch`` checkpoints to timm's names.
+
+    They count all blocks through, timm counts those of each stage.
+
+    Args:
+        state: tensors by name, such as ``_blocks.3._expand_conv.weight``.
+        net: timm's network of the same size.
+
+    Raises:
+        KeyError: a name of another layout, or more blocks than the network has.
+    """
+    stages: Any = net.get_submodule("blocks")
+    places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]
+    renamed: dict[str, Tensor] = {}
+    for name, value in state.items():
+        layer, _, kind = name.rpartition(".")
+        if layer.startswith("_blocks."):
+            _, number, layer = layer.split(".")
+            if int(number) >= len(places):
+                raise KeyError(f"{name}: the network has {len(places)} blocks")
+            expanding = f"_blocks.{number}._expand_conv.weight" in state
+            names = (_EXPANDING if expanding else _SEPARABLE) | _EXCITATION
+            renamed[f"{places[int(number)]}.{names[layer]}.{kind}"] = value
+        else:
+            renamed[f"{_STEM_AND_HEAD[layer]}.{kind}"] = value
+    return renamed
+
+
 class _Converter:
     """Fits weights of another layout, image size or number of channels, as timm does for its own."""
 
@@ -424,11 +468,8 @@ class _Converter:
 
         from timm.models import adapt_input_conv
 
-        is_efficient = hasattr(self.net, "conv_stem")  # the class of EfficientNets and MobileNets
-        if is_efficient and "_conv_stem.weight" in state:
-            state = from_efficientnet_pytorch(state, self.net)
-        elif is_efficient and is_torchvision_mobilenet(state):
-            state = from_torchvision_mobilenet(state, self.net)
+        if hasattr(self.net, "conv_stem") and "_conv_stem.weight" in state:
+            state = _from_efficientnet_pytorch(state, self.net)
         filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
         if filter_fn is not None:
             options = {}
