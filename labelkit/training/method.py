@@ -20,7 +20,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig

@@ -43,7 +43,7 @@ from labelkit.methods.sela.self_labels import (
     take_labels,
     times_until,
 )
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.weights.files import fingerprint
 
 _CONTAINERS = ("stages", "blocks", "layers", "features")
@@ -26,7 +26,7 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenStages(ReusablePart):
+class FrozenStages:
     """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
 
     Attributes:
@@ -55,6 +55,17 @@ class FrozenStages(ReusablePart):
         """Return a digest of the weights of the frozen modules, 64 hexadecimal digits."""
         starts = tuple(f"{name}." for name in self.names)
         return fingerprint({name: tensor for name, tensor in net.state_dict().items() if name.startswith(starts)})
+
+
+ReusablePart = FrozenPart | FrozenStages
+"""Frozen part of a network whose outputs are computed once per view and cached in place of images."""
+
+
+def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+    """Return the shape of the cached output of one image, found by a forward pass."""
+    device = next(net.parameters()).device
+    blank = torch.zeros((1, channels, image_size, image_size), device=device)
+    return tuple(part.keep(net, blank, view).shape[1:])
 
 
 def stage_names(net: nn.Module) -> list[str]:
