@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,32 +29,14 @@ _PIXELS: Final = scenes.SIDE * scenes.SIDE
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-@dataclass(frozen=True)
-class GeneratedSet:
-    """Definition of a generated data set: its source, split sizes and mask classes.
-
-    Attributes:
-        name: what ``--dataset`` says.
-        source: what is drawn, see :mod:`labelkit.data.named.scenes`.
-        counts: images of each split; films, for ``scenes.VIDEOS``.
-        mask_classes: what the values of a mask mean; empty if they number the objects of a film.
-    """
-
-    name: str
-    source: int
-    counts: Mapping[str, int]
-    mask_classes: tuple[str, ...]
-
-
-_COUNTS: Final = {"train": 2_000, "val": 300, "probe": 300}
 _SHAPES: Final = ("background", *scenes.SHAPES)
-SCENE_OBJECTS: Final = GeneratedSet("scene_objects", scenes.OBJECTS, _COUNTS, _SHAPES)
-SCENES: Final = GeneratedSet("scenes", scenes.SCENES, _COUNTS, _SHAPES)
-DIGIT_SCENES: Final = GeneratedSet(
-    "digit_scenes", scenes.DIGITS, _COUNTS, ("background", *(str(digit) for digit in range(10)))
-)
-SCENE_VIDEOS: Final = GeneratedSet("scene_videos", scenes.VIDEOS, {"train": 60, "val": 30}, ())
-_SETS: Final = {kind.name: kind for kind in (SCENE_OBJECTS, SCENES, DIGIT_SCENES, SCENE_VIDEOS)}
+# What is drawn for a set, and what the values of its masks mean; none where they number the objects of a film.
+_SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
+    "scene_objects": (scenes.OBJECTS, _SHAPES),
+    "scenes": (scenes.SCENES, _SHAPES),
+    "digit_scenes": (scenes.DIGITS, ("background", *map(str, range(10)))),
+    "scene_videos": (scenes.VIDEOS, ()),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,49 +91,36 @@ class GeneratedMasks:
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List a generated data set by its entry in the table of named sets; see ``DatasetSpec.reader``."""
-    return load_generated(_SETS[spec.name])
+    """List a generated data set without drawing its images; see ``DatasetSpec.reader``.
 
-
-def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) -> ImageDataset:
-    """List a generated data set without drawing its images.
-
-    Args:
-        kind: which.
-        counts: images (films) of each split; by default those of the registered set. Image i of a split is the same
-            whatever the counts are.
+    Image i of a split is the same whatever the number of images is.
     """
+    source, mask_classes = _SETS[spec.name]
     rows = []
-    for split, count in (kind.counts if counts is None else counts).items():
-        for number in range(count):
-            if kind.source == scenes.VIDEOS:
-                rows += [
-                    (f"{split}/{number:05d}/{frame:02d}.png", split, number * scenes.NUM_FRAMES + frame)
-                    for frame in range(scenes.NUM_FRAMES)
-                ]
-            else:
-                rows.append((f"{split}/{number:05d}.png", split, number))
+    for split, count in spec.num_images.items():
+        for number in range(count.low):
+            name = f"{number:05d}"
+            if source == scenes.VIDEOS:
+                name = "{:05d}/{:02d}".format(*divmod(number, scenes.NUM_FRAMES))
+            rows.append((f"{split}/{name}.png", scenes.SPLITS.index(split), number))
     rows.sort()  # as listed, so that masks follow images
-    splits = np.array([scenes.SPLITS.index(split) for _, split, _ in rows], dtype=np.int64)
-    numbers = np.array([number for _, _, number in rows], dtype=np.int64)
+    splits, numbers = (np.array(column, dtype=np.int64) for column in list(zip(*rows, strict=True))[1:])
     labels = np.full(len(rows), -1, dtype=np.int64)
-    if kind.source == scenes.OBJECTS:
-        pairs = zip(splits.tolist(), numbers.tolist(), strict=True)
-        labels = np.array([scenes.scene_label(SEED, split, number) for split, number in pairs], dtype=np.int64)
-    split_names = tuple(split for split in scenes.SPLITS if split in kind.counts)
-    drawn = _Drawn(kind.source, splits, numbers)
+    if source == scenes.OBJECTS:
+        labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
+    drawn = _Drawn(source, splits, numbers)
     return numbered_listing(
-        kind.name,
+        spec.name,
         None,
         [name for name, _, _ in rows],
         labels,
         splits,
         GeneratedImages(drawn),
-        class_names=scenes.SHAPES if kind.source == scenes.OBJECTS else (),
-        split_names=split_names,
-        chiral=kind.source == scenes.DIGITS,
+        class_names=scenes.SHAPES if source == scenes.OBJECTS else (),
+        split_names=tuple(split for split in scenes.SPLITS if split in spec.num_images),
+        chiral=source == scenes.DIGITS,
         masks=GeneratedMasks(drawn),
-        mask_classes=kind.mask_classes,
+        mask_classes=mask_classes,
     )
 
 
