@@ -123,7 +123,7 @@ class MetricNetwork(BackboneNetwork):
         self.map_shape = (self.backbone.info.feature_dim, 1, 1) if self._of_rows else self._look_at_maps()
         width = self.map_shape[0]
         self.layer = "backbone" if embed_dim is None else "projection"
-        self._dim = width if embed_dim is None else embed_dim
+        self.embed_dim = width if embed_dim is None else embed_dim
         self.projection: nn.Module = nn.Identity()
         if embed_dim is not None:
             with seeded_init(seed + 1):
@@ -264,11 +264,6 @@ class MetricNetwork(BackboneNetwork):
                 if isinstance(layer, _BatchNorm):
                     layer.eval()
         return self
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of the embedding."""
-        return self._dim
 
     @property
     def identity(self) -> dict[str, str]:

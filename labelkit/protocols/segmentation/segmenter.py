@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 
 _BLOCKS = 3
@@ -123,10 +123,11 @@ class Segmenter(InferenceNetwork):
         if not isinstance(backbone, Backbone):
             raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Leave it out.")
         self.backbone = copy.deepcopy(backbone).requires_grad_(True)
-        self._spec, self._kind = inner.input_spec, kind
+        self.input_spec, self._kind = inner.input_spec, kind
+        self.embed_dim = backbone.info.feature_dim
         device = next(self.backbone.parameters()).device
         with torch.no_grad():
-            maps = self._maps(torch.zeros(1, self._spec.channels, size, size, device=device))
+            maps = self._maps(torch.zeros(1, self.input_spec.channels, size, size, device=device))
         widths = [one.shape[1] for one in maps]
         self.sizes: nn.Module | None = None
         if kind not in _OF_LEVELS:
@@ -138,16 +139,6 @@ class Segmenter(InferenceNetwork):
                     self.sizes = LevelSizes(widths[0])
                 self.head = _OF_LEVELS[kind](widths, num_classes)
         self.to(device)
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Input specification of the network that it was built on."""
-        return self._spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Dimension of the backbone's features."""
-        return self.backbone.info.feature_dim
 
     @property
     def identity(self) -> dict[str, str]:
