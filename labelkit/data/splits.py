@@ -24,8 +24,7 @@ from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
 
 # classes that warnings name
-_NAMED = 5
-_NAMED_OLD = 20
+_NAMED = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +53,17 @@ class Classes:
         return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
-def _without_labels(classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
-    counts = np.bincount(classes.labels[labeled], minlength=max(wanted, default=0) + 1)
-    empty = [classes.title(i) for i in wanted if counts[i] == 0]
-    if len(empty) <= _NAMED:
-        return tuple(f"{title} has no labeled image" for title in empty)
-    first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
-    return (f"{len(empty)} of {len(wanted)} classes have no labeled image: {first}, ...",)
-
-
-def _old_without_labels(classes: Classes, old: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
-    """Name the old classes that a draw left without a label, and say what helps if anything does."""
-    missed = [i for i in old if not labeled[classes.labels == i].any()]
+def _without_labels(
+    classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
+) -> tuple[str, ...]:
+    """Name the classes that have no label, and say what helps against a draw that left out some, if anything does."""
+    missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED_OLD])
-    more = ", ..." if len(missed) > _NAMED_OLD else ""
-    told = f"{len(missed)} of {len(old)} old classes without a labeled image: {names}{more}"
-    if labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
+    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
+    more = ", ..." if len(missed) > _NAMED else ""
+    told = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes without a labeled image: {names}{more}"
+    if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         told += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
             "another split seed may reach them"
@@ -149,7 +141,7 @@ def gcd_split(
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
-    warnings = _old_without_labels(classes, old, labeled)
+    warnings = _without_labels(classes, old, labeled, drawn=True)
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 

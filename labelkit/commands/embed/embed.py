@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -27,7 +29,6 @@ from labelkit.commands.common.training_data import list_dataset, warn_of_lost_co
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
-from labelkit.commands.embed.views import ViewDraws, embed_views
 from labelkit.data.datasets import (
     ArraySource,
     FileSource,
@@ -37,6 +38,8 @@ from labelkit.data.datasets import (
     SelectedSource,
     select_source,
 )
+from labelkit.data.views.recipes import StoredRecipe, stored_view
+from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
 from labelkit.options.base import value_text
@@ -46,7 +49,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.schema import VIEWS
+from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
@@ -88,6 +91,60 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         remember_model(store.model.weights_fingerprint, work.model.location)
     remember_images(store.content_digest, config.dataset, config.data_root)
     return _summary(begun, store, embedded_now, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class ViewDraws:
+    """Augmented views to embed for each image: their number, recipe and seed.
+
+    Attributes:
+        count: of them.
+        augmentation: name of their recipe.
+        seed: of their random numbers.
+        spec: how each of them is made.
+    """
+
+    count: int
+    augmentation: StoredRecipe
+    seed: int
+    spec: ViewSpec
+
+    @classmethod
+    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
+        """Return the augmented views that the options ask for; ``None`` if they ask for none.
+
+        Args:
+            config: the options.
+            dataset: the images.
+            plain: how the network is shown an image that is not changed.
+        """
+        if config.views is None:
+            return None
+        recipe: StoredRecipe
+        if config.view_augmentation == "auto":
+            recipe = "box" if dataset.photographic else "digits"
+        else:
+            recipe = config.view_augmentation
+        spec = stored_view(
+            plain.size,
+            recipe,
+            interpolation=plain.interpolation,
+            chiral=dataset.chiral,
+            photographic=dataset.photographic,
+        )
+        return cls(config.views, recipe, config.view_seed, spec)
+
+    def record(self) -> dict[str, Any]:
+        """Return the description of augmented views that a store records, as plain JSON."""
+        unchanged = asdict(ViewSpec(self.spec.size))
+        numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
+        return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
+
+    def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments with which an ``EvalLoader`` also makes the views, whose keys depend on names alone."""
+        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
+        keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+        return {"more_views": (self.spec,) * self.count, "keys": keys, "seed": self.seed}
 
 
 @dataclass(frozen=True)
@@ -442,8 +499,9 @@ def _embed_rows(
         keep = batch.readable
         embedded = features.float().cpu().numpy()[keep]
         if work.draws is not None:
-            with runtime.autocast():
-                found[VIEWS].append(embed_views(batch, keep, work.embed))
+            with torch.inference_mode(), runtime.autocast():
+                views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
+            found[VIEWS].append(np.concatenate(views, axis=1))
         if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
