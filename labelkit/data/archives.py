@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import math
 import re
 import tarfile
 from collections import Counter
@@ -43,7 +42,6 @@ SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
-_MOST_FILES: Final = 1_000_000
 _MOST_SHOWN: Final = 3
 
 
@@ -98,8 +96,6 @@ def expand_shards(text: str) -> list[Place]:
 def _expand_braces(text: str) -> Iterable[str]:
     """Return every text that braces stand for, as a shell does."""
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
-    if math.prod(map(len, choices)) > _MOST_FILES:
-        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "Name fewer.")
     return map("".join, itertools.product(*choices))
 
 
@@ -109,8 +105,6 @@ def _choices(inside: str) -> Sequence[str]:
         return inside.split(",")
     first, last = numbers.groups()
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-    if abs(int(last) - int(first)) >= _MOST_FILES:
-        return [""] * (_MOST_FILES + 1)  # too many, which the caller says
     step = 1 if int(first) <= int(last) else -1
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 

@@ -239,18 +239,13 @@ def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -
             return work(image)
     except (BadImage, MemoryError):
         raise
+    except UnidentifiedImageError as error:
+        raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)") from error
     except Exception as error:
-        raise _bad_image(error) from error
-
-
-def _bad_image(error: Exception) -> BadImage:
-    """Say what Pillow tripped over."""
-    if isinstance(error, UnidentifiedImageError):
-        return BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)")
-    # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
-    # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
-    text = " ".join(str(error).split())[:120]
-    return BadImage(f"damaged: {text or type(error).__name__}")
+        # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
+        # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
+        text = " ".join(str(error).split())[:120]
+        raise BadImage(f"damaged: {text or type(error).__name__}") from error
 
 
 def _open_checked(content: bytes, max_pixels: float) -> Image.Image:

@@ -105,21 +105,12 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
         "labels": torch.from_numpy(plan.objects.labels + 1),
     }
     if plan.masks:
-        outlined = outline_masks(plan.name, plan.objects, height, width)
+        try:
+            outlined = rasterize(plan.objects.outlines or (), height, width)
+        except ValueError as error:
+            raise DatasetError(plan.name, str(error), "Mend its annotation, or take it out.") from error
         target["masks"] = torch.from_numpy(np.ascontiguousarray(outlined[:, :, ::step]))
     return Example(image, target)
-
-
-def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArray[np.uint8]:
-    """Convert the outlines of an image's objects to masks (m, h, w).
-
-    Raises:
-        DatasetError: an outline cannot be read.
-    """
-    try:
-        return rasterize(objects.outlines or (), height, width)
-    except ValueError as error:
-        raise DatasetError(name, str(error), "Mend its annotation, or take it out.") from error
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:

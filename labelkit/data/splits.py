@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +27,7 @@ from labelkit.files import read_bytes
 _NAMED = 20
 
 
-@dataclass(frozen=True, eq=False)
-class Classes:
+class Classes(NamedTuple):
     """Labels of a data set that a split rule may use, with the number and names of classes.
 
     Attributes:
@@ -40,13 +39,8 @@ class Classes:
 
     labels: NDArray[np.int64]
     given: NDArray[np.bool_]
-    count: int
+    count: int  # type: ignore[assignment] # hides the method of tuples
     names: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        labels, given = np.asarray(self.labels, dtype=np.int64), np.asarray(self.given, dtype=np.bool_)
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "given", given)
 
     def title(self, i: int) -> str:
         """Return the name of a class for messages, or its number if it has no name."""

@@ -101,7 +101,6 @@ def test_small_images_are_kept_in_memory_as_they_are() -> None:
     dataset = in_memory(5)
     bank = ImageBank(dataset, channels=1)
     assert bank.images is not None
-    assert bank.image_size == (32, 32)
     assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
 
 
@@ -114,7 +113,6 @@ def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
     assert not ImageBank(in_memory(5), channels=1).in_memory
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
     assert not bank.in_memory
-    assert bank.image_size is None
     with pytest.raises(ValueError, match="not in memory"):
         bank.gather(np.array([0]))
 
@@ -123,7 +121,6 @@ def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
     dataset = load_dataset("digits", data_root=Path()).select(np.arange(40))
     bank = ImageBank(dataset, channels=1, base_size=32)
     assert bank.images is not None
-    assert bank.image_size == (8, 8)
     for row in range(40):
         picture = Image.fromarray(dataset.source.read(row).decode(1)[..., 0]).resize((32, 32), Image.Resampling.BICUBIC)
         assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))

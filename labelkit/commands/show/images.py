@@ -126,7 +126,7 @@ def training_views(
         DatasetError: an image cannot be read.
     """
     spec, channels = run.method.network.input_spec, image_channels(run.method)
-    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size, num_threads=1)
+    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size)
     for row, reason in bank.bad.items():
         raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
     loader = TrainLoader(

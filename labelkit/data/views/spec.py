@@ -64,27 +64,14 @@ class Normalize:
         Raises:
             ValueError: c differs from the number of means.
         """
-        mean, std = self._numbers(images)
-        return (images - mean).div_(std)
-
-    def in_place(self, images: Tensor) -> Tensor:
-        """Normalize images ``(b, c, h, w)`` float32 in ``[0, 1]`` in place, to the same bits, and return them.
-
-        Raises:
-            ValueError: c differs from the number of means.
-        """
-        mean, std = self._numbers(images)
-        return images.sub_(mean).div_(std)
-
-    def _numbers(self, images: Tensor) -> tuple[Tensor, Tensor] | tuple[float, float]:
         if images.shape[1] != len(self.mean):
             raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
         # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
-            return self.mean[0], self.std[0]
+            return (images - self.mean[0]).div_(self.std[0])
         numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
         mean, std = send_all(numbers, images.device)
-        return mean, std
+        return (images - mean).div_(std)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
 
 def _colored(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
     """Change colors, normalize, and add the noise of the view, with numbers of its own for each sample."""
-    images = normalize.in_place(change_colors(images, spec, draws, view))
+    images = normalize(change_colors(images, spec, draws, view))
     if not spec.noise:
         return images
     drawn = draws.normal(view, "noise", images[0].numel() if len(images) else 0, images.device)

@@ -28,7 +28,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
-from labelkit.models.backbones.convnet13 import set_dropout
+from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain

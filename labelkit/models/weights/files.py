@@ -73,15 +73,12 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         CheckpointRefused: holds more than tensors.
     """
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(str(path), "no such file", "Check the path of the weights file.")
-    if not path.is_file():
-        raise CheckpointError(str(path), "not a regular file", "Pass a weights file.")
     try:
         with open_regular(path):
             pass
     except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", "Check its permissions.") from error
+        remedy = "Check the path of the weights file and its permissions."
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", remedy) from error
     if path.suffix == ".safetensors":
         state = _read_safetensors(path)
     elif path.suffix in PICKLE_SUFFIXES:

@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listed(name: str, counts: dict[str, int]) -> ImageDataset:
-    spec = replace(DATASETS[name], num_images={split: Count(count) for split, count in counts.items()})
+    spec = replace(DATASETS[name], num_images={split: Count(count) for split, count in ({"train": 0} | counts).items()})
     return read_generated(spec, Path(), False)
 
 
