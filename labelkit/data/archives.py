@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import re
 import tarfile
 from collections import Counter
@@ -33,7 +34,7 @@ from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
-from labelkit.files import NotRegularError, open_regular, parse_json
+from labelkit.files import open_regular, parse_json
 
 Place = Path | RemoteFile
 """Where a file lies: on this machine, or at an address."""
@@ -42,6 +43,7 @@ SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
+_MOST_FILES: Final = 1_000_000
 _MOST_SHOWN: Final = 3
 
 
@@ -96,6 +98,8 @@ def expand_shards(text: str) -> list[Place]:
 def _expand_braces(text: str) -> Iterable[str]:
     """Return every text that braces stand for, as a shell does."""
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
+    if math.prod(map(len, choices)) > _MOST_FILES:
+        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "Name fewer.")
     return map("".join, itertools.product(*choices))
 
 
@@ -105,6 +109,8 @@ def _choices(inside: str) -> Sequence[str]:
         return inside.split(",")
     first, last = numbers.groups()
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+    if abs(int(last) - int(first)) >= _MOST_FILES:
+        return [""] * (_MOST_FILES + 1)  # too many, which the caller says
     step = 1 if int(first) <= int(last) else -1
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
@@ -277,8 +283,6 @@ def _list_one(
     except tarfile.ReadError as error:
         remedy = "Fetch it again." if "unexpected end" in str(error) else "Give archives of tar without compression."
         raise DatasetError(where, f"cannot be listed: {error}", remedy) from error
-    except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Pass an archive.") from error
     except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
         raise DatasetError(where, f"cannot be listed: {error}", "Fetch it again, or check its permissions.") from error
 
@@ -472,8 +476,6 @@ def _read_listing(path: Place, column: str | None, label_column: str | None) -> 
             if label_column is not None and not label:
                 raise DatasetError(where, fault, "Name another with --label-column.")
             values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
-    except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Pass a file.") from error
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error

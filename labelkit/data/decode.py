@@ -35,7 +35,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from labelkit.files import NotRegularError, open_regular
+from labelkit.files import open_regular
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
@@ -122,12 +122,8 @@ def read_image_file(path: Path) -> bytes:
             if size > MAX_FILE_BYTES:
                 raise BadImage(f"file of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
             content = file.read(MAX_FILE_BYTES + 1)
-    except (IsADirectoryError, NotRegularError) as error:
-        raise BadImage("not a regular file") from error
     except FileNotFoundError as error:
         raise BadImage("the file is gone") from error
-    except PermissionError as error:
-        raise BadImage("no permission to read the file") from error
     except OSError as error:
         raise BadImage(f"cannot be read: {error.strerror or error}") from error
     if not content:

@@ -147,7 +147,7 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
         "class0/cut.png": "damaged",
         "class0/empty.png": "empty file",
         "class1/notes.jpg": "not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)",
-        "class1/pipe.png": "not a regular file",
+        "class1/pipe.png": "cannot be read",
         "class2/link.png": "the file is gone",
     }
     assert len(bank.rows) == 12

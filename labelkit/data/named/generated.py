@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +17,11 @@ from labelkit.data.datasets import ImageDataset, numbered_listing
 from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
-from labelkit.files import read_bytes
 
 SEED: Final = 0
 _BLOCK: Final = 100
-# Of the drawing rules; a change of them must not find what the old ones drew.
-_VERSION: Final = 1
-_DIGEST_BYTES: Final = 32
-_PIXELS: Final = scenes.SIDE * scenes.SIDE
+# Of the drawing rules and of the files; a change of them must not find what the old ones drew.
+_VERSION: Final = 2
 
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -126,22 +123,18 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
 
 def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images from the cache, or draw it and keep it there."""
-    path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.bin"
-    with contextlib.suppress(OSError):
-        content = read_bytes(path)
-        body = content[_DIGEST_BYTES:]
-        if len(body) == 4 * _PIXELS * _BLOCK and hashlib.sha256(body).digest() == content[:_DIGEST_BYTES]:
-            values = np.frombuffer(body, dtype=np.uint8)
-            images = values[: 3 * _PIXELS * _BLOCK].reshape(_BLOCK, scenes.SIDE, scenes.SIDE, 3)
-            return images, values[images.size :].reshape(_BLOCK, scenes.SIDE, scenes.SIDE)
+    path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"
+    # whatever is wrong with a damaged file, it is drawn again, with the same bytes
+    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), path.open("rb") as file:
+        kept = np.load(file)
+        return kept["images"], kept["masks"]
     images, masks = _draw_block(source, split, block)
-    body = images.tobytes() + masks.tobytes()
-    # A cache that cannot be written costs time and nothing else: what is drawn again has the same bytes.
+    # a cache that cannot be written costs time and nothing else
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
         try:
-            temporary.write_bytes(hashlib.sha256(body).digest() + body)
+            np.savez(temporary, images=images, masks=masks)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from labelkit.models.backbones.resnet import (
     resnet50,
     shake_resnet26,
 )
-from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
+from labelkit.models.backbones.staged_network import InputScale, PooledNetwork, StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
 # Departures: convolutions have no biases (the TensorFlow code keeps them). The first block of groups 2 and 3 normalizes
@@ -386,19 +386,6 @@ CONVNETS: dict[str, ConvNet] = {
 }
 
 
-class _PublishedInput(nn.Module):
-    """Convert ImageNet-normalized color or gray images to the range [-1, 1] that the published weights expect."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the published weights."""
-        channels = images.expand(-1, 3, -1, -1).unbind(1)
-        scaled = [
-            channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
-            for channel, mean, std in zip(channels, _IMAGENET_MEAN, _IMAGENET_STD, strict=True)
-        ]
-        return torch.cat(scaled, 1)
-
-
 class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
     """GoogLeNet up to the global average pool, without its classifiers.
 
@@ -415,7 +402,8 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__(aux_logits=False, transform_input=True, init_weights=True)
-        self.published_input = _PublishedInput()
+        moments = enumerate(zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True))
+        self.published_input = InputScale([(i, std / 0.5, (mean - 0.5) / 0.5) for i, (mean, std) in moments])
         self.num_features = 1024
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 

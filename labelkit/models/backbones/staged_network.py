@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -34,6 +35,23 @@ class PooledNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the pooled features (b, f) of images (b, c, h, w)."""
         return self.forward_head(self.forward_features(images))
+
+
+class InputScale(nn.Module):
+    """Convert ImageNet-normalized color or gray images to the scale that published weights expect.
+
+    Args:
+        channels: of each channel of the result, the color that it is made of, a factor and an offset.
+    """
+
+    def __init__(self, channels: Sequence[tuple[int, float, float]]) -> None:
+        super().__init__()
+        self._channels = channels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the published weights."""
+        colors = images.expand(-1, 3, -1, -1).unbind(1)
+        return torch.cat([colors[i][:, None] * factor + offset for i, factor, offset in self._channels], 1)
 
 
 class StagedNetwork(PooledNetwork):
