@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -48,6 +48,7 @@ def faults_error(faults: Iterable[Fault]) -> ConfigError:
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
+_FACTS = ("short", "aliases", "makes", "before", "positional")
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
@@ -56,7 +57,8 @@ class StageConfig(BaseModel):
     """Base class of all options classes, from which shell options, help, preset keys and saved configs are made.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
-    those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say
+    those, or ``None`` beside one of them. Beside default, description and limits, `panel` takes what a field may say
+    in its ``json_schema_extra``:
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
@@ -160,6 +162,25 @@ def option(
     if makes is not None:
         extra["makes"] = makes
     return extra
+
+
+def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
+    """Return a function that makes the fields under one heading of ``--help``, with the description second.
+
+    Beside what `Field` takes, it knows the facts that `StageConfig` lists: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
+
+    Args:
+        name: the heading.
+        preset: False keeps the fields out of presets and config files.
+    """
+
+    def field(default: Any, description: str, **facts: Any) -> Any:
+        extra = {key: facts.pop(key) for key in _FACTS if key in facts}
+        return Field(
+            default, description=description, json_schema_extra={"panel": name, "preset": preset, **extra}, **facts
+        )
+
+    return field
 
 
 def with_default(parent: type[StageConfig], name: str, default: object) -> Any:

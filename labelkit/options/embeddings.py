@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import flag, option
+from labelkit.options.base import flag, panel
 from labelkit.options.shared import LabelsOption
 
-_STORE = option("Store", aliases=("--store",))
-_ROWS = option("Store")
+_ROWS = panel("Store")
 
 #: Options of changes that stored views take the place of.
 _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
@@ -31,38 +30,30 @@ class RowOptions(LabelsOption):
 
     constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
-    index: Path | None = Field(
+    index: Path | None = _ROWS(
         None,
-        description="Train a small network on the embeddings of this store, NAME.h5, instead of images: in seconds, "
+        "Train a small network on the embeddings of this store, NAME.h5, instead of images: in seconds, "
         "without a GPU. Defaults then come from preset index. Default: train on the images of --dataset.",
-        json_schema_extra=_STORE,
+        aliases=["--store"],
     )
-    head_layers: int = Field(
+    head_layers: int = _ROWS(
         2,
+        "With --index: number of linear layers of the network. Its output is added to the "
+        "embedding, and starts at zero.",
         ge=1,
         le=3,
-        description="With --index: number of linear layers of the network. Its output is added to the "
-        "embedding, and starts at zero.",
-        json_schema_extra={**_ROWS, "before": 2},
+        before=2,
     )
-    head_width: int | None = Field(
-        256,
-        ge=1,
-        description="With --index: hidden width; none: the embedding dimension.",
-        json_schema_extra={**_ROWS, "before": 256},
+    head_width: int | None = _ROWS(256, "With --index: hidden width; none: the embedding dimension.", ge=1, before=256)
+    row_noise: float = _ROWS(
+        0.3, "With --index: length of the random step that moves an embedding on the unit sphere.", ge=0, before=0.3
     )
-    row_noise: float = Field(
-        0.3,
-        ge=0,
-        description="With --index: length of the random step that moves an embedding on the unit sphere.",
-        json_schema_extra={**_ROWS, "before": 0.3},
-    )
-    row_views: Literal["auto", "on", "off"] = Field(
+    row_views: Literal["auto", "on", "off"] = _ROWS(
         "auto",
-        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), drawn "
+        "With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), drawn "
         "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
         "these three options. auto: on if the store has views, else off.",
-        json_schema_extra={**_ROWS, "before": "auto"},
+        before="auto",
     )
 
     #: Options of images that rows make use of all the same.
@@ -108,23 +99,16 @@ class RowOptions(LabelsOption):
 class StrongRowOptions(RowOptions):
     """Options of methods that can train on stored embeddings with weak and strong augmentation."""
 
-    row_dropout: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="With --index: fraction of an embedding's values that are set to 0.",
-        json_schema_extra={**_ROWS, "before": 0.1},
+    row_dropout: float = _ROWS(
+        0.1, "With --index: fraction of an embedding's values that are set to 0.", ge=0, lt=1, before=0.1
     )
-    row_mix: float = Field(
+    row_mix: float = _ROWS(
         0.9,
+        "With --index: maximum weight of a nearest neighbor that is mixed into an embedding.",
         ge=0,
         le=1,
-        description="With --index: maximum weight of a nearest neighbor that is mixed into an embedding.",
-        json_schema_extra={**_ROWS, "before": 0.9},
+        before=0.9,
     )
-    row_neighbors: int = Field(
-        10,
-        ge=1,
-        description="With --index: number of nearest neighbors that --row-mix draws from.",
-        json_schema_extra={**_ROWS, "before": 10},
+    row_neighbors: int = _ROWS(
+        10, "With --index: number of nearest neighbors that --row-mix draws from.", ge=1, before=10
     )

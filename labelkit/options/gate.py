@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, nearest
+from labelkit.options.base import StageConfig, nearest, panel
 
-_GATE: JsonDict = {"panel": "Limits"}
+_GATE = panel("Limits")
 
 HIGHER_IS_BETTER = frozenset(
     {
@@ -88,29 +87,19 @@ def _as_share(value: float, before: str) -> str:
 class GateConfig(StageConfig):
     """Options for limits on scores, which end the command with exit code 10 if they are violated."""
 
-    fail_under: tuple[str, ...] = Field(
+    fail_under: tuple[str, ...] = _GATE(
         (),
-        description="Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
+        "Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
         "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit applies to "
         "every result and split; head/all_accuracy=0.8 limits one result.",
-        json_schema_extra=_GATE,
     )
-    fail_over: tuple[str, ...] = Field(
-        (),
-        description="Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1.",
-        json_schema_extra=_GATE,
+    fail_over: tuple[str, ...] = _GATE(
+        (), "Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1."
     )
-    baseline: Path | None = Field(
-        None,
-        description="Exit with code 10 if a score is worse than in this file, an earlier --json output of the command.",
-        json_schema_extra=_GATE,
+    baseline: Path | None = _GATE(
+        None, "Exit with code 10 if a score is worse than in this file, an earlier --json output of the command."
     )
-    tolerance: float = Field(
-        0.0,
-        ge=0,
-        description="How much worse than --baseline a score may be, in the units of --json.",
-        json_schema_extra=_GATE,
-    )
+    tolerance: float = _GATE(0.0, "How much worse than --baseline a score may be, in the units of --json.", ge=0)
 
     @model_validator(mode="after")
     def _check_gate(self) -> GateConfig:

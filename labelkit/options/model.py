@@ -4,52 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
+from labelkit.options.base import panel
 from labelkit.options.shared import CheckpointOptions
 
-_MODEL: JsonDict = {"panel": "Model"}
+_MODEL = panel("Model")
 
 
 class ModelConfig(CheckpointOptions):
     """Options for the network and its weights."""
 
-    checkpoint: Path | None = Field(
+    checkpoint: Path | None = _MODEL(
         None,
-        description="Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
+        "Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
         "split they had in the run.",
-        json_schema_extra=_MODEL,
     )
-    backbone: str | None = Field(
+    backbone: str | None = _MODEL(
         None,
-        description="Without --checkpoint: the name of a backbone; several, A+B, whose features are "
+        "Without --checkpoint: the name of a backbone; several, A+B, whose features are "
         "concatenated; pixels (the resized image itself); or auto (default): the best backbone with weights on "
         "this machine, in the hub's cache or in a package.",
-        json_schema_extra=_MODEL,
     )
-    pretrained: bool = Field(
-        False,
-        description="With --backbone: load published weights, from this machine if available, else from the hub.",
-        json_schema_extra=_MODEL,
+    pretrained: bool = _MODEL(
+        False, "With --backbone: load published weights, from this machine if available, else from the hub."
     )
-    weights: Path | None = Field(
-        None,
-        description="Load weights from this file. Without --backbone, the network is inferred from tensor names and "
-        "shapes.",
-        json_schema_extra=_MODEL,
+    weights: Path | None = _MODEL(
+        None, "Load weights from this file. Without --backbone, the network is inferred from tensor names and shapes."
     )
-    random_weights: bool = Field(
-        False, description="With --backbone: use an untrained network, as a baseline.", json_schema_extra=_MODEL
+    random_weights: bool = _MODEL(False, "With --backbone: use an untrained network, as a baseline.")
+    image_size: int | None = _MODEL(
+        None, "Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).", ge=1, le=2048
     )
-    image_size: int | None = Field(
-        None,
-        ge=1,
-        le=2048,
-        description="Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).",
-        json_schema_extra=_MODEL,
-    )
-    seed: int = Field(0, ge=0, description="Random seed for an untrained network.", json_schema_extra=_MODEL)
+    seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 
     @model_validator(mode="after")
     def _one_model(self) -> ModelConfig:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.config import JsonDict
 
+from labelkit.options.base import panel
 from labelkit.options.shared import OverwriteOption
 
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_OUTPUT = panel("Output", preset=False)
 
 SHARPEST_T = 32768.0
 
@@ -48,13 +48,5 @@ class PrototypesConfig(OverwriteOption):
     cache: bool = Field(
         True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."
     )
-    out: Path | None = Field(
-        None,
-        description="File to write; default: prototypes-CLASSESxDIM.h5.",
-        json_schema_extra={**_OUTPUT, "makes": "prototypes"},
-    )
-    plot: Path | None = Field(
-        None,
-        description="Also plot the cosine similarities in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    out: Path | None = _OUTPUT(None, "File to write; default: prototypes-CLASSESxDIM.h5.", makes="prototypes")
+    plot: Path | None = _OUTPUT(None, "Also plot the cosine similarities in this PNG.", makes="png")

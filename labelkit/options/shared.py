@@ -12,7 +12,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import StageConfig, option, panel
+
+_STORE = panel("Store", preset=False)
+_LABELS = panel("Labels", preset=False)
+_DATA = panel("Data")
+_IMAGES = panel("Images")
+_OUTPUT = panel("Output", preset=False)
+_MODEL = panel("Model")
+_RUN = panel("Run")
 
 STORE = option("Store", preset=False, aliases=("--store",))
 """Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
@@ -32,39 +40,33 @@ Device = Annotated[str, AfterValidator(_known_device)]
 class IndexOption(StageConfig):
     """Option for the store that a command reads."""
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
+    index: Path = _STORE(..., "Store to read, NAME.h5.", aliases=["--store"])
 
 
 class LabelColumnOption(StageConfig):
     """Option for the column of a CSV file that holds labels."""
 
-    label_column: str | None = Field(
+    label_column: str | None = _LABELS(
         None,
-        description="Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
+        "Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
         "default: label, class or category.",
-        json_schema_extra=option("Labels", preset=False),
     )
 
 
 class LabelsOption(LabelColumnOption):
     """Options of commands that read labels from a file or from a result of ``labelkit label``."""
 
-    labels: Path | None = Field(
+    labels: Path | None = _LABELS(
         None,
-        description="CSV with a path and a label column, or a result from `labelkit label`: its name, or "
+        "CSV with a path and a label column, or a result from `labelkit label`: its name, or "
         "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
-        json_schema_extra=option("Labels", preset=False),
     )
 
 
 class AddedLabelsOption(LabelsOption):
     """Options of commands that learn from the labels of the store and from additional ones."""
 
-    own_labels: bool = Field(
-        True,
-        description="Also use the store's own labels; labels from --labels take precedence.",
-        json_schema_extra=option("Labels", preset=False),
-    )
+    own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
 class SplitOption(StageConfig):
@@ -103,38 +105,30 @@ class NewClassesOption(StageConfig):
 class DatasetOptions(StageConfig):
     """Options for the data set whose images a command reads."""
 
-    dataset: str = Field(
+    dataset: str = _DATA(
         "digits",
-        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
-        "a CSV with columns path,label[,split], or archives such as shards/{000..099}.tar. An empty label means "
-        "unlabeled.",
-        json_schema_extra=option("Data"),
+        "A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, a CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
-    data_root: Path = Field(
-        Path("data"), description="Folder with the named data sets.", json_schema_extra=option("Data")
-    )
+    data_root: Path = _DATA(Path("data"), "Folder with the named data sets.")
 
 
 class ListingOptions(StageConfig):
     """Options for listing images in folders or files."""
 
-    exclude: tuple[str, ...] = Field(
+    exclude: tuple[str, ...] = _DATA(
         (),
-        description="Skip images and folders whose name matches one of these comma-separated patterns, such as "
+        "Skip images and folders whose name matches one of these comma-separated patterns, such as "
         "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
-        json_schema_extra={**option("Data"), "before": []},
+        before=[],
     )
-    follow_links: bool = Field(
-        False,
-        description="Follow symbolic links to folders.",
-        json_schema_extra={**option("Data"), "before": False},
-    )
-    max_pixels: float = Field(
+    follow_links: bool = _DATA(False, "Follow symbolic links to folders.", before=False)
+    max_pixels: float = _DATA(
         250e6,
-        gt=0,
-        description="Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
+        "Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
         "4, ... before the network sees them.",
-        json_schema_extra={**option("Data"), "before": 250e6},
+        gt=0,
+        before=250e6,
     )
 
     def listing(self) -> dict[str, Any]:
@@ -147,28 +141,19 @@ class SheetOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    columns: int = Field(
-        10, ge=1, le=100, description="Images per row of the contact sheet.", json_schema_extra=option("Images")
-    )
+    columns: int = _IMAGES(10, "Images per row of the contact sheet.", ge=1, le=100)
 
 
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
-    max_images: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum images per split, drawn by --seed.",
-        json_schema_extra=option("Data"),
-    )
+    max_images: int | None = _DATA(None, "Maximum images per split, drawn by --seed.", ge=1)
 
 
 class EvalSplitOption(StageConfig):
     """Option of commands that train on one split and score another."""
 
-    eval_split: str = Field(
-        "auto", description="Split to evaluate on; auto: val, else test.", json_schema_extra=option("Data")
-    )
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val, else test.")
 
 
 PICTURES: Final = 6
@@ -180,11 +165,7 @@ class ScoresOutOptions(StageConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
-    out: Path | None = Field(
-        None,
-        description="Also write scores, protocol, network and data as JSON.",
-        json_schema_extra=option("Output", preset=False, makes="json"),
-    )
+    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
 class StoredImagesOptions(StageConfig):
@@ -192,30 +173,16 @@ class StoredImagesOptions(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    dataset: str | None = Field(
-        None,
-        description="Data set with the images, if they have moved since `labelkit embed`.",
-        json_schema_extra=option("Images"),
-    )
-    data_root: Path = Field(
-        Path("data"),
-        description="With --dataset: folder with the named data sets.",
-        json_schema_extra=option("Images"),
-    )
+    dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
+    data_root: Path = _IMAGES(Path("data"), "With --dataset: folder with the named data sets.")
 
 
 class CheckpointOptions(StageConfig):
     """Options for the checkpoint of a run."""
 
-    checkpoint: Path | None = Field(
-        None,
-        description="Run folder from `labelkit train`, or a checkpoint in it.",
-        json_schema_extra=option("Model"),
-    )
-    which: Literal["last", "best"] = Field(
-        "last",
-        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
-        json_schema_extra=option("Model"),
+    checkpoint: Path | None = _MODEL(None, "Run folder from `labelkit train`, or a checkpoint in it.")
+    which: Literal["last", "best"] = _MODEL(
+        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
     )
 
 
@@ -224,10 +191,8 @@ class HeldOutOptions(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    which: Literal["last", "best"] = Field(
-        "last",
-        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
-        json_schema_extra={"panel": "Store", "preset": False},
+    which: Literal["last", "best"] = _STORE(
+        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
     )
     split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
 
@@ -237,11 +202,7 @@ class DeviceOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    device: Device = Field(
-        "auto",
-        description="Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.",
-        json_schema_extra=option("Run"),
-    )
+    device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
 class WorkersOption(StageConfig):
@@ -249,13 +210,12 @@ class WorkersOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    num_workers: int | None = Field(
+    num_workers: int | None = _RUN(
         None,
+        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
+        "has room; none for images in memory or fewer than 500.",
         ge=0,
         le=256,
-        description="Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
-        "has room; none for images in memory or fewer than 500.",
-        json_schema_extra=option("Run"),
     )
 
 
@@ -264,9 +224,7 @@ class PrecisionOptions(WorkersOption):
 
     comes_last: ClassVar[bool] = True
 
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Floating-point precision of the network.", json_schema_extra=option("Run")
-    )
+    precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
 
 
 class ThreadsOption(StageConfig):
@@ -274,9 +232,7 @@ class ThreadsOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    threads: int | None = Field(
-        None, ge=1, description="Number of CPU threads; default: torch's choice.", json_schema_extra=option("Run")
-    )
+    threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
 
 
 class ResamplesOptions(StageConfig):
@@ -299,11 +255,7 @@ class PerClassOption(StageConfig):
 class TableOption(StageConfig):
     """Option to write results as a CSV table."""
 
-    csv: Path | None = Field(
-        None,
-        description="CSV to write; default: INDEX.RESULT.csv next to the store.",
-        json_schema_extra=option("Output", preset=False, makes="csv"),
-    )
+    csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
 class StoreOutOption(StageConfig):
@@ -311,9 +263,7 @@ class StoreOutOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    out: Path = Field(
-        ..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False, makes="store")
-    )
+    out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
 class ShardsOptions(StageConfig):
@@ -322,13 +272,11 @@ class ShardsOptions(StageConfig):
     comes_last: ClassVar[bool] = True
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
 
-    shards: int | None = Field(
+    shards: int | None = _OUTPUT(
         None,
+        "Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: one file.",
         ge=1,
         le=10_000,
-        description="Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: "
-        "one file.",
-        json_schema_extra=option("Output", preset=False),
     )
 
 
@@ -337,6 +285,4 @@ class OverwriteOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    overwrite: bool = Field(
-        False, description="Replace existing files.", json_schema_extra=option("Output", preset=False)
-    )
+    overwrite: bool = _OUTPUT(False, "Replace existing files.")
