@@ -71,7 +71,6 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
             seed=config.seed,
             num_classes=len(task.given.class_names),
             balance=config.balance,
-            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
 
@@ -103,7 +102,6 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
             confine=config.confine,
             num_classes=len(task.given.class_names),
             balance=config.balance,
-            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
 
