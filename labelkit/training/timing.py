@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from labelkit.errors import ConfigError
 from labelkit.options.training import RunConfig
 from labelkit.training.schedules import LearningRate
 
+if TYPE_CHECKING:
+    from labelkit.training.method import Phase
 
-class Moment(Protocol):
-    """Protocol of a position in a run, such as the trainer's state or a moment of a plan.
+
+@dataclass(slots=True)
+class Moment:
+    """A position in a run, before its first update by default.
 
     Attributes:
         epoch: number of the running pass, from 0.
@@ -28,33 +32,16 @@ class Moment(Protocol):
         phase_steps: updates of all of it.
     """
 
-    @property
-    def epoch(self) -> int: ...  # noqa: D102 - see above, like those that follow
-    @property
-    def step(self) -> int: ...  # noqa: D102
-    @property
-    def steps_per_epoch(self) -> int: ...  # noqa: D102
-    @property
-    def phase(self) -> int: ...  # noqa: D102
-    @property
-    def step_in_phase(self) -> int: ...  # noqa: D102
-    @property
-    def phase_steps(self) -> int: ...  # noqa: D102
+    epoch: int = 0
+    step: int = 0
+    steps_per_epoch: int = 1
+    phase: int = field(default=0, kw_only=True)
+    step_in_phase: int = field(default=0, kw_only=True)
+    phase_steps: int = field(default=0, kw_only=True)
 
 
 Scheduled = Callable[[Moment], float]
 """A value that changes during training; not-a-number where it has no part."""
-
-
-class OptimizerSchedules(Protocol):
-    """Optimizer schedules of a phase: functions of its step, counted from 0, or ``None`` where nothing changes."""
-
-    @property
-    def lr(self) -> Callable[[int], float] | None: ...  # noqa: D102 - see above
-    @property
-    def weight_decay(self) -> Callable[[int], float] | None: ...  # noqa: D102
-    @property
-    def betas(self) -> Callable[[int], tuple[float, float]] | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +157,7 @@ class OptimizerValues:
 
 
 def optimizer_values(
-    phase: OptimizerSchedules,
+    phase: Pace | Phase,
     rate: LearningRate | None,
     *,
     epoch: int,
@@ -198,18 +185,6 @@ def optimizer_values(
         None if phase.weight_decay is None else phase.weight_decay(step_in_phase),
         None if phase.betas is None else phase.betas(step_in_phase),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMoment:
-    """A position in a planned run that has not been trained."""
-
-    epoch: int
-    step: int
-    steps_per_epoch: int
-    phase: int
-    step_in_phase: int
-    phase_steps: int
 
 
 class Plan:
@@ -240,7 +215,7 @@ class Plan:
         """Return the total number of epochs."""
         return self._epochs[-1]
 
-    def at(self, step: int) -> PlannedMoment:
+    def at(self, step: int) -> Moment:
         """Return the position of the run before an update, counted from 0.
 
         Raises:
@@ -251,9 +226,16 @@ class Plan:
         phase = bisect_right(self.starts, step) - 1
         length, in_phase = self.lengths[phase], step - self.starts[phase]
         epoch = in_phase // length.whole
-        return PlannedMoment(self._epochs[phase] + epoch, step, length.updates(epoch), phase, in_phase, length.total)
+        return Moment(
+            self._epochs[phase] + epoch,
+            step,
+            length.updates(epoch),
+            phase=phase,
+            step_in_phase=in_phase,
+            phase_steps=length.total,
+        )
 
-    def optimizer(self, now: PlannedMoment) -> OptimizerValues:
+    def optimizer(self, now: Moment) -> OptimizerValues:
         """Return the optimizer settings of the next update."""
         return optimizer_values(
             self.paces[now.phase],

@@ -1,4 +1,4 @@
-"""The terms of CoTAP for one batch: which features are compared with which targets, and what is worth a look.
+"""The terms of CoTAP for one batch: which features are compared with which targets.
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 2 to 16. A term of weight 0 is
 not computed, and nothing is projected that no term uses.
@@ -7,7 +7,6 @@ not computed, and nothing is projected that no term uses.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +30,7 @@ from labelkit.methods.dense.losses import (
 )
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
+from labelkit.methods.dense.recipe import assignment_entropy
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -39,9 +38,8 @@ GLOBAL_PAIRS = ((0, 1), (1, 0))
 MIN_TOKENS = 1.0
 #: Entropy weight and iterations of Sinkhorn (Leopart).
 SK_EPSILON, SK_ITERATIONS = 0.05, 3
-#: What the diagnostics look at: enough to see it, few enough to cost nothing.
-MAX_VECTORS, MAX_PAIRS, MAX_ITEMS = 1024, 8, 4096
-LARGE_RATIO = 100.0
+#: Patches whose mean cosine is logged: enough to see a collapse, few enough to cost nothing.
+MAX_VECTORS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,11 @@ class Branch:
         images: for each view (o, p), unit projections of the class tokens of the images of one object.
         patches: for each view (b, h, w, p), unit projections of patches; empty where no term needs them.
         tokens: for each view, features before the filter.
-        filtered: for each view, features after it.
     """
 
     images: list[Tensor] = field(default_factory=list)
     patches: list[Tensor] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)
-    filtered: list[Tokens] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +103,7 @@ class DenseObjective(nn.Module):
         return self.needs_images or self.config.patch_alignment > 0
 
     def forward(
-        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState | None
+        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState
     ) -> StepOutput:
         """Return the loss, with gradients only for the student, and the values to log.
 
@@ -116,7 +112,7 @@ class DenseObjective(nn.Module):
             student: in training mode.
             teacher: in evaluation mode.
             objects: (o,) int64, places in the batch of images of one object.
-            state: where the run is; ``None`` outside of one.
+            state: where the run is.
         """
         config, views = self.config, batch.views
         shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
@@ -137,14 +133,11 @@ class DenseObjective(nn.Module):
         if config.patch_alignment:
             terms["patch_alignment"] = self._patch_alignment(aligned, state)
         if config.patch_ranking:
-            terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
+            terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state)
         if config.prototype_entropy:
-            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
-        if state is not None and state.log_now:
-            logs |= watch_features(
-                [patches.flatten(0, 2) for patches in online.patches[:1]],
-                [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
-            )
+            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects)
+        if state.log_now and online.patches:
+            logs["diag/patch_cosine"] = mean_patch_cosine(online.patches[0].flatten(0, 2))
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
 
@@ -170,7 +163,6 @@ class DenseObjective(nn.Module):
             if not (self.needs_images or needs_maps):
                 continue
             parts = _cut(network.filtered(tokens), lengths)
-            branch.filtered.extend(parts)
             if self.needs_images:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
                 branch.images.extend(_slices(network.project(torch.cat(images)), [len(part) for part in images]))
@@ -179,22 +171,22 @@ class DenseObjective(nn.Module):
                 branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
         return branch
 
-    def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState | None) -> None:
+    def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState) -> None:
         """Stop here, where it is known what is to blame: Sinkhorn and ranking refuse such numbers."""
         if projections and not bool(torch.isfinite(torch.stack([part.detach().sum() for part in projections])).all()):
             raise DivergenceError(
-                "training" if state is None else f"epoch {state.epoch}, step {state.step + 1}",
+                f"epoch {state.epoch}, step {state.step + 1}",
                 "features of the networks are not finite",
                 "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
 
-    def _assignments(self, logits: Tensor, state: TrainState | None) -> Tensor:
+    def _assignments(self, logits: Tensor, state: TrainState) -> Tensor:
         return batch_assignments(
             logits.detach(),
             epsilon=SK_EPSILON,
             num_iterations=SK_ITERATIONS,
             # alone, an exchange would be a copy to the CPU and back
-            reduce=None if state is None or _process()[1] == 1 else state.combine,
+            reduce=None if _process()[1] == 1 else state.combine,
         )
 
     # ------------------------------------------------------------------ images
@@ -203,7 +195,7 @@ class DenseObjective(nn.Module):
         self,
         online: Branch,
         target: Branch,
-        state: TrainState | None,
+        state: TrainState,
         logs: dict[str, Tensor],
     ) -> dict[str, Tensor]:
         """Alignment of class tokens with the two large views of the teacher, and with one of a neighbor."""
@@ -213,8 +205,8 @@ class DenseObjective(nn.Module):
             losses = []
             for a in (0, 1):
                 assigned = self._assignments(target.images[a], state)
-                if a == 0 and state is not None and state.log_now:
-                    logs |= watch_assignments(assigned, logits[1], self.config.student_temperature)
+                if a == 0 and state.log_now:
+                    logs["diag/assignment_entropy"] = assignment_entropy(logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
         if self.config.image_concentration:
@@ -254,7 +246,7 @@ class DenseObjective(nn.Module):
             )
         return found
 
-    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState | None) -> Tensor:
+    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState) -> Tensor:
         """Sinkhorn on the aligned patches of the teacher (Eq. 4), not on whole maps."""
         losses = []
         for pair in aligned.values():
@@ -267,8 +259,7 @@ class DenseObjective(nn.Module):
         aligned: dict[tuple[int, int], Aligned],
         online: Branch,
         target: Branch,
-        state: TrainState | None,
-        logs: dict[str, Tensor],
+        state: TrainState,
     ) -> Tensor:
         partners = self._partners(len(target.tokens[0].image), state)
         scores: list[Tensor] = []
@@ -284,33 +275,20 @@ class DenseObjective(nn.Module):
             for features, made in ((ours, scores), (theirs, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
-        p, q = torch.cat(scores), torch.cat(wanted)
-        if state is not None and state.log_now:
-            logs |= watch_ranking(p, q)
-        loss: Tensor = self.ranking(p, q)
+        loss: Tensor = self.ranking(torch.cat(scores), torch.cat(wanted))
         return loss
 
-    def _partners(self, count: int, state: TrainState | None) -> NDArray[np.int64]:
+    def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """(b,) another image of the batch of this process for each, at random, on the CPU."""
         rank, _ = _process()
-        generator = keyed_generator(self.config.seed, "cotap image pairs", 0 if state is None else state.step, rank)
+        generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
-    def _prototype_entropy(
-        self,
-        student: DenseNetwork,
-        tokens: Tokens,
-        objects: Tensor,
-        state: TrainState | None,
-        logs: dict[str, Tensor],
-    ) -> Tensor:
+    def _prototype_entropy(self, student: DenseNetwork, tokens: Tokens, objects: Tensor) -> Tensor:
         assert student.filter is not None  # the config sees to it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
-        prototypes = student.filter.flat_prototypes()
-        if state is not None and state.log_now:
-            logs |= watch_prototypes(prototypes, pooled)
-        loss: Tensor = self.entropy(prototypes, pooled)
+        loss: Tensor = self.entropy(student.filter.flat_prototypes(), pooled)
         return loss
 
 
@@ -343,58 +321,7 @@ def _process() -> tuple[int, int]:
 
 
 @torch.no_grad()
-def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
-
-    Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
-    singular values' shares, 1 to d.
-    """
-    found: dict[str, Tensor] = {}
-    for values in projections:
-        n = len(values := values[:MAX_VECTORS].double())
-        found["diag/patch_cosine"] = ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()
-    for values in features:
-        values = values[:MAX_VECTORS].double()
-        spectrum = torch.linalg.svdvals(values - values.mean(dim=0))
-        shares = spectrum / spectrum.sum().clamp(min=1e-12)
-        found["diag/effective_rank"] = torch.special.entr(shares).sum().exp().float()
-    return found
-
-
-@torch.no_grad()
-def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Compute the relative entropy of the mean prediction and the spread of cluster sizes (0 = equal)."""
-    k = logits.shape[1]
-    mean = torch.softmax(logits.float() / temperature, dim=1).mean(dim=0)
-    shares = assignments.float().sum(dim=0) * (k / max(len(assignments), 1))
-    return {
-        "diag/assignment_entropy": torch.special.entr(mean).sum() / math.log(k),
-        "diag/sinkhorn_spread": shares.max() - shares.min(),
-    }
-
-
-@torch.no_grad()
-def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute diagnostics of the ranking loss: pairs without order, median ratio x (Eq. 12), share above 100."""
-    if not len(scores):
-        nothing = scores.new_zeros(())
-        return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
-    p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
-    ratios = ranking_terms(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False).ratios
-    return {
-        "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
-        "diag/ranking_median": ratios.median().float(),
-        "diag/ranking_large": (ratios > LARGE_RATIO).float().mean(),
-    }
-
-
-@torch.no_grad()
-def watch_prototypes(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Compute the maximum cosine of two prototypes and the number of distinct images nearest to them."""
-    vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
-    cosines = (vectors @ vectors.T).fill_diagonal_(-1)
-    nearest = (vectors @ torch.nn.functional.normalize(images.float(), dim=1).T).argmax(dim=1)
-    return {
-        "diag/prototype_cosine": cosines.max(),
-        "diag/prototype_images": torch.bincount(nearest, minlength=1).count_nonzero().float(),
-    }
+def mean_patch_cosine(patches: Tensor) -> Tensor:
+    """Compute the mean cosine of different unit vectors (n, p), of the first ``MAX_VECTORS``."""
+    n = len(values := patches[:MAX_VECTORS].double())
+    return ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()

@@ -109,10 +109,10 @@ class _Ranking(Function):
         rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
         for start in range(0, max(batch, 1), rows):
             part = slice(start, start + rows)
-            terms = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
-            losses.append(terms.loss)
-            if terms.gradient is not None:
-                gradients.append(terms.gradient.to(scores.dtype))
+            loss, gradient = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
+            losses.append(loss)
+            if gradient is not None:
+                gradients.append(gradient.to(scores.dtype))
         if wants_gradient:
             ctx.save_for_backward(torch.cat(gradients))
         return torch.cat(losses).to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
@@ -279,24 +279,9 @@ _BYTES_PER_ITEM = 1000
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class RankingTerms:
-    """Loss, gradient and rank ratios of the ranking loss per row.
-
-    Attributes:
-        loss: (b,) float64.
-        gradient: (b, n) float64, of the loss by the scores; ``None`` if not asked for.
-        ratios: (b, n) float64, x of Eq. 12: how far an item is behind, 0 where nothing with a lower target comes near.
-    """
-
-    loss: Tensor
-    gradient: Tensor | None
-    ratios: Tensor
-
-
 def ranking_terms(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
-) -> RankingTerms:
+) -> tuple[Tensor, Tensor | None]:
     r"""Compute the ranking loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
 
     Args:
@@ -307,24 +292,21 @@ def ranking_terms(
         gradient: compute it as well; less than twice the time.
 
     Returns:
-        Everything in float64: differences of large moments lose all digits of float32.
+        (b,) loss, and its gradient (b, n) by the scores or ``None``, both in float64: differences of large moments lose
+        all digits of float32.
     """
     batch, n = scores.shape
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
-        return RankingTerms(empty.sum(1), empty if gradient else None, empty)
+        return empty.sum(1), empty if gradient else None
     items = _in_order(scores, targets, weights, margin)
     within = _within_blocks(items, _between_blocks(items, margin), margin, n)
-    ratio = within.ratio
-    loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
-
-    def restored(value: Tensor) -> Tensor:
-        return torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
-
+    loss = (items.gamma * within.ratio / (1 + within.ratio)).sum(1) / n
     if not gradient:
-        return RankingTerms(loss, None, restored(ratio))
+        return loss, None
     others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
-    return RankingTerms(loss, restored((-2 / margin) * (within.strength * within.slope - others)), restored(ratio))
+    slopes = ((-2 / margin) * (within.strength * within.slope - others))[:, :n]
+    return loss, torch.empty_like(slopes).scatter_(1, items.order, slopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +462,7 @@ def _before(values: Tensor, ends: Tensor) -> Tensor:
 
 def ranking_terms_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
-) -> RankingTerms:
+) -> tuple[Tensor, Tensor | None]:
     """Compute the result of :func:`ranking_terms` by the O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
@@ -493,8 +475,8 @@ def ranking_terms_by_pairs(
     ratio = total / at_least
     loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
     if not gradient:
-        return RankingTerms(loss, None, ratio)
+        return loss, None
     strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
     slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
     pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
-    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio)
+    return loss, pulls.sum(2) - pulls.sum(1)

@@ -30,9 +30,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     SpatialAssembly,
-    assembly_coherence,
     assembly_terms,
-    normalized_terms,
     term_strength,
     weighted_sum,
 )
@@ -71,7 +69,6 @@ MANY_LONE = 0.3
 #: Images that the diagnostics look at, when they warn, and their columns.
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
-_SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
 #: First epoch in which the memory counts, where labels are the classes.
 MEMORY_START_EPOCH = 1
 
@@ -180,7 +177,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
             seen = self.memory.remember(keys, rows)
-            weight = memory_weight(config, MEMORY_START_EPOCH if state is None else state.epoch)
+            weight = memory_weight(config, state.epoch)
             if weight:
                 remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
                 loss = loss + weight * remembered
@@ -188,8 +185,8 @@ class SAN(MetricMethod[SANConfig]):
         if output.assembly is not None:
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
-            done = 0.0 if state is None else share_done(config, state)
-            loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
+            strength = term_strength(config, share_done(config, state))
+            loss = loss + strength * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
 
@@ -312,11 +309,9 @@ def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
 class AssemblyDiagnostics:
     """Statistics of how the assembly moves features of a few unaugmented training images.
 
-    ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions an
-    output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
-    ``coherence``: the terms; ``move``: mean way in cells to the output that gets most; ``effect``: mean distance of the
-    embeddings with and without it; ``variance``: variance of the weights over the images, summed over outputs, mean
-    over inputs.
+    ``diagonal``: mean share that stays in place; ``row_error``: largest difference of a row's sum from 1; ``effect``:
+    mean distance of the embeddings with and without it; ``variance``: variance of the weights over the images, summed
+    over outputs, mean over inputs.
 
     Args:
         config: of the run.
@@ -331,13 +326,14 @@ class AssemblyDiagnostics:
         count = min(LOOKED_AT, len(rows))
         chosen = np.sort(keyed_generator(self._config.seed, "assembly diagnostics").choice(rows, count, replace=False))
         table = state.embed(lambda images: _measure(network, images), chosen)
-        found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
-        found["sources"] = float(2 ** table[:, 1].double().mean())
-        found["row_error"] = float(table[:, 2].max())
-        assert network.assembly is not None
-        n = network.assembly.grid[0] * network.assembly.grid[1]
-        weights = table[:, len(_SCALARS) :].reshape(count, n, n)
-        found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
+        n = int((table.shape[1] - 1) ** 0.5)
+        weights = table[:, 1:].reshape(count, n, n)
+        found = {
+            "diagonal": float(weights.diagonal(dim1=1, dim2=2).mean(1).double().mean()),
+            "row_error": float((weights.sum(2) - 1).abs().max()),
+            "effect": float(table[:, 0].double().mean()),
+            "variance": float(weights.var(0, unbiased=False).sum(1).mean()),
+        }
         for kind, text in _warnings(found).items():
             if kind not in self._warned:
                 self._warned.add(kind)
@@ -346,30 +342,12 @@ class AssemblyDiagnostics:
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
-    """Numbers of each image, then its weights: (b, 8 + n n)."""
+    """How far the embedding of each image moves, then its weights: (b, 1 + n n)."""
     output = network(images)
     with network.without_assembly():
         still = network(images)
-    seen = output.assembly
-    weights, (height, width) = seen.weights, seen.grid
-    n = height * width
-    entropy, correlation = normalized_terms(weights, seen.log_weights)
-    coherence = assembly_coherence(weights, seen.maps)
-    columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
-    place = torch.arange(n, device=weights.device)
-    best = weights.argmax(2)
-    way = ((best // width - place // width) ** 2 + (best % width - place % width) ** 2).float().sqrt().mean(1)
-    numbers = [
-        weights.diagonal(dim1=1, dim2=2).mean(1),
-        columns,
-        (weights.sum(2) - 1).abs().amax(1),
-        entropy,
-        correlation,
-        coherence,
-        way,
-        (output.embeddings - still.embeddings).norm(dim=1),
-    ]
-    return torch.cat([torch.stack(numbers, 1), weights.flatten(1)], dim=1)
+    effect = (output.embeddings - still.embeddings).norm(dim=1, keepdim=True)
+    return torch.cat([effect, output.assembly.weights.flatten(1)], dim=1)
 
 
 def _warnings(found: Mapping[str, float]) -> dict[str, str]:
