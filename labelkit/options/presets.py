@@ -83,11 +83,9 @@ def resolve(
     config_class: type[C],
     *,
     preset: str | None = None,
-    dataset: str | None = None,
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-    presets_folder: Path | None = None,
 ) -> Resolved[C]:
     """Merge defaults, preset, config file and options into a validated config.
 
@@ -96,41 +94,28 @@ def resolve(
         preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
             preset named like the data set is used if there is one (``folder`` for a path, or ``folder_pretrained`` with
             weights; ``index`` for a store).
-        dataset: the data set that chooses the preset; None takes it from the other sources.
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.
         origins: where each override came from; its option by default.
-        presets_folder: holds ``<method or command>/<name>.yaml``; the shipped ones by default.
 
     Raises:
         ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
     """
-    collected = collect(
-        config_class,
-        preset=preset,
-        dataset=dataset,
-        config_file=config_file,
-        overrides=overrides,
-        origins=origins,
-        presets_folder=presets_folder,
-    )
-    return finish(collected)
+    return finish(collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins))
 
 
 def collect(
     config_class: type[C],
     *,
     preset: str | None = None,
-    dataset: str | None = None,
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-    presets_folder: Path | None = None,
 ) -> Collected[C]:
     """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
-    folder = presets_folder or shipped_presets()
+    folder = shipped_presets()
     faults: list[Fault] = []
 
     file_values: dict[str, object] = {}
@@ -144,8 +129,7 @@ def collect(
             # numbers of a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
-    if dataset is None:
-        dataset = _dataset_of(config_class, overrides, file_values)
+    dataset = _dataset_of(config_class, overrides, file_values)
     of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
     has_weights = any(
         str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
@@ -156,7 +140,7 @@ def collect(
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store, has_weights=has_weights)
+        preset_path = _choose_preset(config_class, preset, dataset, of_store=of_store, has_weights=has_weights)
     except ConfigError as error:
         faults.append(Fault(error.where, error.problem, error.remedy))
     if preset_path is not None:
@@ -230,9 +214,9 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
     return command[1] if command[0] == "train" else "-".join(command)
 
 
-def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
+def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
     """Return the presets of a command by name, sorted; a user's method has those of the one it extends."""
-    folder = presets_folder or shipped_presets()
+    folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
     found = folder / preset_folder_name(config_class.command)
@@ -310,12 +294,11 @@ def _choose_preset(
     config_class: type[StageConfig],
     preset: str | None,
     dataset: str | None,
-    folder: Path | None,
     *,
     of_store: bool,
     has_weights: bool,
 ) -> Path | None:
-    available = available_presets(config_class, folder)
+    available = available_presets(config_class)
     if preset is not None:
         if preset in available:
             return available[preset]

@@ -108,6 +108,9 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     #: Whether images without a label are what the method lives on, so that a run without any is refused.
     needs_unlabeled: ClassVar[bool] = False
 
+    #: Whether ``clip_grad_norm`` clips the gradient of each parameter separately.
+    clips_each_gradient: ClassVar[bool] = False
+
     @property
     def in_epochs(self) -> TrainConfig | None:
         """Return this config if it counts the length of the run in epochs, else ``None``."""
@@ -115,13 +118,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def uses_nesterov(self) -> bool:
-        """Return whether SGD uses Nesterov momentum."""
-        return False
-
-    @property
-    def clips_each_gradient(self) -> bool:
-        """Return whether ``clip_grad_norm`` clips the gradient of each parameter separately."""
-        return False
+        """Return whether SGD uses Nesterov momentum, an option of runs in steps."""
+        return bool(getattr(self, "nesterov", False))
 
     @property
     def view_size(self) -> int | None:
@@ -146,11 +144,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     def length(self) -> dict[str, int]:
         """Return the options that set the length of the run, in epochs or steps."""
         return {}
-
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether the run cannot be shortened further."""
-        return False
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return the options that reduce a run to a fraction of its length.
@@ -211,11 +204,6 @@ class TrainConfig(RunConfig):
         """Return the number of epochs by option name."""
         return {"epochs": self.epochs}
 
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether the run has a single epoch."""
-        return self.epochs == 1
-
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
@@ -235,11 +223,6 @@ class StepRunConfig(RunConfig):
     def length(self) -> dict[str, int]:
         """Return the number of steps by option name."""
         return {"steps": self.steps}
-
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether an evaluation follows every step."""
-        return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps but as many evaluations, since some methods count in evaluations."""
@@ -268,8 +251,3 @@ class StepTrainConfig(StepRunConfig):
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer sgd with momentum")
         return self
-
-    @property
-    def uses_nesterov(self) -> bool:
-        """Return whether SGD uses Nesterov momentum."""
-        return self.nesterov

@@ -340,32 +340,3 @@ def check_same_options(
         f"{run} goes on to {options['epochs']} epochs, begun with {saved['epochs']}: schedules are stretched from here "
         f"on, so that it does not end like a run that was begun with {options['epochs']}"
     )
-
-
-class RunLog:
-    """Log of a run's metrics with the epoch and step they belong to.
-
-    Args:
-        run: where to; ``None`` = nowhere.
-        is_main: this process writes what all processes know alike.
-    """
-
-    def __init__(self, run: RunDir | None, *, is_main: bool) -> None:
-        self._run = run
-        self._is_main = is_main
-
-    def epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of an epoch."""
-        if self._run is not None:
-            self._run.log({"epoch": epoch, "step": step, **metrics})
-
-    def step(self, epoch: int, step: int, lr: float, means: Mapping[str, float]) -> None:
-        """Write the losses and learning rate of a step."""
-        if self._run is None or not self._is_main:
-            return
-        self._run.log({"epoch": epoch, "step": step, "kind": "step", "lr": lr, **means})
-
-    def event(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write the values that a method reports about an event."""
-        if self._run is not None and self._is_main:
-            self._run.log({"epoch": epoch, "step": step, "kind": kind, **values})

@@ -35,10 +35,10 @@ from labelkit.training.guards import (
     zero_lr_share,
 )
 from labelkit.training.inference_passes import Passes
-from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
+from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
-from labelkit.training.run_dir import RunDir, RunLog
-from labelkit.training.saving import Clock, Progress, RunParts
+from labelkit.training.run_dir import RunDir
+from labelkit.training.saving import Clock, Progress, restore_run, save_run
 from labelkit.training.schedules import LearningRate
 from labelkit.training.timing import PhaseLength, optimizer_values
 
@@ -153,7 +153,8 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
-        self._kept: CachedViewBank | None = None
+        #: What the frozen part made of images, if training is on that.
+        self.kept: CachedViewBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
         self.config = config = self._with_workers(config)
@@ -176,7 +177,7 @@ class Trainer:
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signals = SignalWatch()
         self._writer = None if run is None else self._checkpoint_writer(run)
-        self._log = RunLog(run, is_main=runtime.is_main)
+        self.passes = Passes(self)
 
     def _learning_rate(self) -> LearningRate | None:
         """Return that of a run in epochs; in others, phases have their own."""
@@ -201,7 +202,7 @@ class Trainer:
 
     def train_on(self, kept: CachedViewBank) -> None:
         """Train on cached outputs of the frozen part instead of images, where cached."""
-        self._kept, self._running = kept, None
+        self.kept, self._running = kept, None
 
     def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
         return CheckpointWriter(
@@ -374,7 +375,7 @@ class Trainer:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
-        self._log.epoch(clock.epoch, clock.step, metrics)
+        self._record(metrics)
         self._announce(metrics)
         self.progress.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
@@ -402,7 +403,7 @@ class Trainer:
         values = {"loss": loss.detach(), **logs}
         means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
         if write:
-            self._log.step(self.clock.epoch, self.clock.step, self.optimizer.param_groups[0]["lr"], means)
+            self._record({"kind": "step", "lr": self.optimizer.param_groups[0]["lr"], **means})
         self.guard.at_loss(means["loss"], self.clock.step)
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
@@ -471,7 +472,7 @@ class Trainer:
     def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
         spec = self.method.network.input_spec
         return TrainLoader(
-            self.bank if self._kept is None else self._kept,
+            self.bank if self.kept is None else self.kept,
             phase.views,
             phase.sampler,
             self.labels if phase.labels is None else phase.labels,
@@ -507,12 +508,12 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
-            full_pass=self.full_pass,
+            full_pass=self.passes.full,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            local_pass=self.local_pass,
+            local_pass=self.passes.local,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
-            log=self._log_event,
+            log=lambda kind, values: self._record({"kind": kind, **values}),
             warn=self.message,
             phase=self.clock.phase,
             step_in_phase=self.clock.step - self.clock.phase_step,
@@ -521,41 +522,19 @@ class Trainer:
             average_gradients=self.average_gradients,
         )
 
-    def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
-        self._log.event(kind, self.clock.epoch, self.clock.step, values)
-
-    def _passes(self) -> Passes:
-        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step, self._kept)
-
-    def full_pass(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
-    ) -> Tensor:
-        """Run a network over images and return all results on every process, as ``TrainState.embed`` says."""
-        return self._passes().full(network, rows, how)
-
-    def local_pass(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
-    ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
-        return self._passes().local(network, rows, how)
+    def _record(self, values: Mapping[str, Any]) -> None:
+        """Append values of the current step to the log."""
+        if self.run is not None:
+            self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, **values})
 
     # ------------------------------------------------------------------ checkpoints
-
-    def _parts(self) -> RunParts:
-        return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
 
     def save(self, *, best: bool) -> None:
         """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
         length = self.run.metrics_length() if self.run.writes else 0
-        self._parts().save(self._writer, self.progress, metrics_bytes=length, metadata=self.metadata, best=best)
+        save_run(self, self._writer, metrics_bytes=length, best=best)
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -564,7 +543,7 @@ class Trainer:
         Raises:
             CheckpointMismatch: parameters differ in name or shape.
         """
-        self.progress = self._parts().restore(checkpoint, self.message)
+        restore_run(self, checkpoint)
         self._running = None
         if self.run is not None:
             self.run.truncate_metrics(checkpoint.state["metrics_bytes"])

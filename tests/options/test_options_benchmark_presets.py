@@ -51,14 +51,14 @@ ALIGNMENT = {"align_mode": "flip", "alpha": 0.0, "beta": 1.0, "gamma_update": 0.
 @pytest.mark.parametrize("name", RECIPES)
 def test_flipclass_presets_hold_the_published_recipe(name: str) -> None:
     eps, blocks, strong = RECIPES[name]
-    values = resolve(FlipClassConfig, dataset=name).config.model_dump()
+    values = resolve(FlipClassConfig, preset=name).config.model_dump()
     expected = SHARED | ALIGNMENT | {"entropy_weight": eps, "align_blocks": blocks, "augmentation": strong}
     assert {key: values[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_simgcd_presets_hold_the_released_recipe(name: str) -> None:
-    values = resolve(SimGCDConfig, dataset=name).config.model_dump()
+    values = resolve(SimGCDConfig, preset=name).config.model_dump()
     expected = SHARED | {"entropy_weight": RECIPES[name][0], "views": "simgcd", "symmetric": True}
     assert {key: values[key] for key in expected} == expected
 

@@ -20,6 +20,8 @@ _DISTILLATION = panel("Distillation")
 class SelfDistillationConfig(SlowTargetConfig):
     """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
 
+    clips_each_gradient: ClassVar[bool] = True  # as in the released code
+
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
@@ -47,11 +49,6 @@ class SelfDistillationConfig(SlowTargetConfig):
         ge=0,
     )
     center_decay: float = _DISTILLATION(0.9, "EMA decay of the center of the target network's outputs.", ge=0, lt=1)
-
-    @property
-    def clips_each_gradient(self) -> bool:
-        """Return True: gradients are clipped per parameter, as in the released code."""
-        return True
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps, and shorter warm-ups."""
