@@ -14,7 +14,6 @@ from labelkit.files import missing_path_remedy, open_regular
 from labelkit.options.base import Fault, faults_error
 
 _MAX_BYTES = 65536
-_MAX_DEPTH = 16
 _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 
 
@@ -78,7 +77,7 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
     import yaml  # not needed for --help
 
     try:
-        root = yaml.compose(text, Loader=_flat_loader())
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
@@ -110,29 +109,6 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(f"{name}:{line}", f"{key}: {error}"))
     return values, faults
-
-
-def _flat_loader() -> Any:
-    """A loader that ends at deep nesting: a page of brackets would keep PyYAML busy for minutes."""
-    import yaml
-
-    class FlatLoader(yaml.SafeLoader):
-        depth = 0
-
-        def fetch_flow_collection_start(self, kind: Any) -> None:
-            if self.flow_level >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            super().fetch_flow_collection_start(kind)
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.depth >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            self.depth += 1
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-    return FlatLoader
 
 
 def _node_value(node: Any) -> object:

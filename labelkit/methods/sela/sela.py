@@ -38,7 +38,6 @@ from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
     SolveRecord,
-    SolverSettings,
     optimization_times,
     take_labels,
     times_until,
@@ -83,7 +82,6 @@ class SeLa(Method[SeLaConfig]):
         self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
-        self._settings = SolverSettings(config.lam, config.solver_tolerance, config.solver_max_iterations)
         self._records: list[SolveRecord] = []
         self._warned: set[tuple[int, str]] = set()
 
@@ -194,10 +192,10 @@ class SeLa(Method[SeLaConfig]):
         features, rows = state.visit(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
-            record = self.labels.renew(head, features, rows, layer, self._settings, state)
+            record = self.labels.renew(head, features, rows, layer, self.config, state)
             self._records.append(record)
             state.log("labels", record.to_dict())
-            for kind, warning in record.warnings(self._settings).items():
+            for kind, warning in record.warnings(self.config.solver_tolerance).items():
                 if (head, kind) not in self._warned:  # the log has every one
                     self._warned.add((head, kind))
                     state.warn(f"warning: {warning}")
