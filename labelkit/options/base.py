@@ -48,7 +48,7 @@ def faults_error(faults: Iterable[Fault]) -> ConfigError:
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
-_FACTS = ("short", "aliases", "makes", "before", "positional")
+_FACTS = ("preset", "short", "aliases", "makes", "before", "positional")
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
@@ -88,15 +88,12 @@ class StageConfig(BaseModel):
     """What options of earlier versions became: config files may name them with this value only. Those of
     parents hold too."""
 
-    comes_last: ClassVar[bool] = False
-    """Whether the options that this class declares stand behind those of a class that inherits them."""
-
     keeps_order: ClassVar[bool] = False
-    """Whether the options stand in the order of the bases, whatever ``comes_last`` says."""
+    """Whether the options stand in the order of the bases, those of a `LastOption` too."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Take the constants of all bases; move options of mixins that come last behind those of the class."""
+        """Take the constants of all bases; move the options of every `LastOption` behind those of the class."""
         super().__pydantic_init_subclass__(**kwargs)
         constants = {
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
@@ -108,7 +105,7 @@ class StageConfig(BaseModel):
             return
         fields = cls.__pydantic_fields__
         for base in reversed(cls.__mro__[1:]):
-            if issubclass(base, StageConfig) and base.__dict__.get("comes_last", False):
+            if issubclass(base, StageConfig) and any("comes_last" in vars(parent) for parent in base.__bases__):
                 fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
 
     @field_validator("*", mode="before")
@@ -133,6 +130,12 @@ class StageConfig(BaseModel):
             for name, field in type(self).model_fields.items()
             if operational or in_presets(field)
         }
+
+
+class LastOption(StageConfig):
+    """Base of mixins whose options stand behind those of a class that inherits them."""
+
+    comes_last: ClassVar[bool] = True
 
 
 def option(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from labelkit.options.base import StageConfig, option, panel
+from labelkit.options.base import LastOption, StageConfig, option, panel
 
 _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
@@ -69,18 +69,14 @@ class AddedLabelsOption(LabelsOption):
     own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
-class SplitOption(StageConfig):
+class SplitOption(LastOption):
     """Option that restricts a command to one split of a store."""
-
-    comes_last: ClassVar[bool] = True
 
     split: str = Field("all", description="Split to use, or all.")
 
 
-class NormalizeOption(StageConfig):
+class NormalizeOption(LastOption):
     """Option that scales embeddings to unit length."""
-
-    comes_last: ClassVar[bool] = True
 
     normalize: bool = Field(True, description="Scale every embedding to unit length first.")
 
@@ -136,10 +132,8 @@ class ListingOptions(StageConfig):
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
-class SheetOption(StageConfig):
+class SheetOption(LastOption):
     """Option of commands that draw a contact sheet of images."""
-
-    comes_last: ClassVar[bool] = True
 
     columns: int = _IMAGES(10, "Images per row of the contact sheet.", ge=1, le=100)
 
@@ -168,10 +162,8 @@ class ScoresOutOptions(StageConfig):
     out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
-class StoredImagesOptions(StageConfig):
+class StoredImagesOptions(LastOption):
     """Options of commands that reread the images of a store, for instance to draw them."""
-
-    comes_last: ClassVar[bool] = True
 
     dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "With --dataset: folder with the named data sets.")
@@ -186,10 +178,8 @@ class CheckpointOptions(StageConfig):
     )
 
 
-class HeldOutOptions(StageConfig):
+class HeldOutOptions(LastOption):
     """Options of commands that evaluate a run on images it was not trained on."""
-
-    comes_last: ClassVar[bool] = True
 
     which: Literal["last", "best"] = _STORE(
         "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
@@ -197,18 +187,14 @@ class HeldOutOptions(StageConfig):
     split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
 
 
-class DeviceOption(StageConfig):
+class DeviceOption(LastOption):
     """Option for the compute device."""
-
-    comes_last: ClassVar[bool] = True
 
     device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
-class WorkersOption(StageConfig):
+class WorkersOption(LastOption):
     """Option for the number of workers that read images."""
-
-    comes_last: ClassVar[bool] = True
 
     num_workers: int | None = _RUN(
         None,
@@ -219,35 +205,27 @@ class WorkersOption(StageConfig):
     )
 
 
-class PrecisionOptions(WorkersOption):
+class PrecisionOptions(WorkersOption, LastOption):
     """Options for the precision and data loading of commands that train a network."""
-
-    comes_last: ClassVar[bool] = True
 
     precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
 
 
-class ThreadsOption(StageConfig):
+class ThreadsOption(LastOption):
     """Option for the number of CPU threads of torch."""
-
-    comes_last: ClassVar[bool] = True
 
     threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
 
 
-class ResamplesOptions(StageConfig):
+class ResamplesOptions(LastOption):
     """Options for bootstrap confidence intervals of scores."""
-
-    comes_last: ClassVar[bool] = True
 
     bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
-class PerClassOption(StageConfig):
+class PerClassOption(LastOption):
     """Option to show scores per class."""
-
-    comes_last: ClassVar[bool] = True
 
     per_class: bool = Field(False, description="Also show the scores per class.")
 
@@ -258,18 +236,15 @@ class TableOption(StageConfig):
     csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
-class StoreOutOption(StageConfig):
+class StoreOutOption(LastOption):
     """Option for the store that a command writes."""
-
-    comes_last: ClassVar[bool] = True
 
     out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(StageConfig):
+class ShardsOptions(LastOption):
     """Options of commands that write a store in one or several files."""
 
-    comes_last: ClassVar[bool] = True
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
 
     shards: int | None = _OUTPUT(
@@ -280,9 +255,7 @@ class ShardsOptions(StageConfig):
     )
 
 
-class OverwriteOption(StageConfig):
+class OverwriteOption(LastOption):
     """Option to overwrite existing output files."""
-
-    comes_last: ClassVar[bool] = True
 
     overwrite: bool = _OUTPUT(False, "Replace existing files.")

@@ -13,7 +13,7 @@ from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
-_LABELS_ONLY = panel("Labels", preset=False)
+_TRUTH = panel("Labels", preset=False)
 _LABELS = panel("Self-labelling")
 _PASS = panel("Label pass")
 _SOLVER = panel("Solver")
@@ -36,7 +36,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     }
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
 
-    labels: Path | None = _LABELS_ONLY(
+    labels: Path | None = _TRUTH(
         None,
         "Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
         "or a result from `labelkit label`: its name, or OTHER.h5.results/NAME.h5 if it belongs to another store. "
