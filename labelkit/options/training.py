@@ -118,8 +118,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def uses_nesterov(self) -> bool:
-        """Return whether SGD uses Nesterov momentum, an option of runs in steps."""
-        return bool(getattr(self, "nesterov", False))
+        """Return whether SGD uses Nesterov momentum."""
+        return False
 
     @property
     def view_size(self) -> int | None:
@@ -251,3 +251,8 @@ class StepTrainConfig(StepRunConfig):
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer sgd with momentum")
         return self
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """Return whether SGD uses Nesterov momentum."""
+        return self.nesterov

@@ -27,6 +27,13 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE") or "1")
 
 
+def this_process() -> tuple[int, int]:
+    """Return the number of this process in its process group, and how many there are; (0, 1) without a group."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
 class _Gather(torch.autograd.Function):
     """All parts of a batch in its order; the gradient of every process reaches the part it is about."""
 
@@ -56,9 +63,7 @@ def gather_batch(part: Tensor) -> Tensor:
     Returns:
         (b * processes, ...); gradients flow.
     """
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return part
-    if torch.distributed.get_world_size() == 1:
+    if this_process()[1] == 1:
         return part
     gathered: Tensor = _Gather.apply(part)
     return gathered

@@ -26,7 +26,7 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
+from labelkit.training.timing import GroupRates, Moment, OptimizerSchedules, Pace, RunSize, Scheduled
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
@@ -45,7 +45,7 @@ class StepOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(OptimizerSchedules):
     """A number of epochs that share the same views, samples, labels and order.
 
     Attributes:
@@ -55,9 +55,6 @@ class Phase:
         name: shown in the log.
         labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
         steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
-        lr: learning rate at a step of the phase, from 0; default: the run's own.
-        weight_decay: of groups of parameters with ``is_decayed``, at a step of the phase; default: as they were built.
-        betas: decays of Adam's moments, at a step of the phase; default: as the optimizer was built.
         pairing: what second views show; default: the same image as the first ones.
     """
 
@@ -67,9 +64,6 @@ class Phase:
     name: str = "train"
     labels: NDArray[np.int64] | None = None
     steps: int | None = None
-    lr: Callable[[int], float] | None = None
-    weight_decay: Callable[[int], float] | None = None
-    betas: Callable[[int], tuple[float, float]] | None = None
     pairing: Pairing | None = None
 
 

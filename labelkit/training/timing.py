@@ -9,14 +9,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from labelkit.errors import ConfigError
 from labelkit.options.training import RunConfig
 from labelkit.training.schedules import LearningRate
-
-if TYPE_CHECKING:
-    from labelkit.training.method import Phase
 
 
 @dataclass(slots=True)
@@ -81,23 +77,35 @@ class RunSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class OptimizerSchedules:
+    """What the optimizer gets in a phase, as functions of its step, counted from 0.
+
+    Attributes:
+        lr: learning rate; default: the run's own.
+        weight_decay: of groups of parameters with ``is_decayed``; default: as they were built.
+        betas: decays of Adam's moments; default: as the optimizer was built.
+    """
+
+    lr: Callable[[int], float] | None = field(default=None, kw_only=True)
+    weight_decay: Callable[[int], float] | None = field(default=None, kw_only=True)
+    betas: Callable[[int], tuple[float, float]] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(OptimizerSchedules):
     """Length and optimizer schedules of a phase, known without its images.
 
     Attributes:
         epochs: length, >= 1.
         draws: images that an epoch draws.
         name: shown in the log.
-        steps, lr, weight_decay, betas: see `Phase`.
+        steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
     """
 
     epochs: int
     draws: int
     name: str = "train"
     steps: int | None = None
-    lr: Callable[[int], float] | None = None
-    weight_decay: Callable[[int], float] | None = None
-    betas: Callable[[int], tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,7 @@ class OptimizerValues:
 
 
 def optimizer_values(
-    phase: Pace | Phase,
+    phase: OptimizerSchedules,
     rate: LearningRate | None,
     *,
     epoch: int,

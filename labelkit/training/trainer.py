@@ -1,14 +1,14 @@
-"""The trainer: owns the clock, the order of events, when to look, and when to write a checkpoint."""
+"""The trainer: owns the clock, the order of events, passes over images, and when to look and to write a checkpoint."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from torch import Tensor
 from labelkit.data.batch import Batch
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import TrainLoader
+from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
 from labelkit.errors import DivergenceError, Interrupted
+from labelkit.models.batch_norm import batch_statistics
 from labelkit.options.training import RunConfig
+from labelkit.progress import Task
 from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.training.devices import Runtime, explain_nondeterminism, seed_step
 from labelkit.training.guards import (
@@ -34,11 +36,10 @@ from labelkit.training.guards import (
     weight_norms,
     zero_lr_share,
 )
-from labelkit.training.inference_passes import Passes
-from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
 from labelkit.training.run_dir import RunDir
-from labelkit.training.saving import Clock, Progress, restore_run, save_run
+from labelkit.training.saving import Clock, Progress, RunParts
 from labelkit.training.schedules import LearningRate
 from labelkit.training.timing import PhaseLength, optimizer_values
 
@@ -87,13 +88,6 @@ ASK_EVERY: Final = 8
 CHECKPOINT_MINUTES: Final = 10.0
 
 
-class Report(Protocol):
-    """Protocol of an object that reports training progress to the user."""
-
-    def advance(self, n: int = 1, **info: Any) -> None:
-        """Advance the progress by ``n`` steps and show ``info`` next to the bar."""
-
-
 @dataclass
 class FitResult:
     """Metrics, number of updates and time of a training run.
@@ -139,7 +133,7 @@ class Trainer:
         *,
         run: RunDir | None = None,
         monitor: Monitor | None = None,
-        report: Report | None = None,
+        report: Task | None = None,
         message: Callable[[str], None] = lambda text: None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
@@ -177,7 +171,6 @@ class Trainer:
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signals = SignalWatch()
         self._writer = None if run is None else self._checkpoint_writer(run)
-        self.passes = Passes(self)
 
     def _learning_rate(self) -> LearningRate | None:
         """Return that of a run in epochs; in others, phases have their own."""
@@ -508,9 +501,9 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
-            full_pass=self.passes.full,
+            full_pass=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            local_pass=self.passes.local,
+            local_pass=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
@@ -527,14 +520,102 @@ class Trainer:
         if self.run is not None:
             self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, **values})
 
+    # ------------------------------------------------------------------ passes outside of training
+
+    def full_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> Tensor:
+        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says."""
+        bank = how.bank if how is not None and how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        values, visited = self.local_pass(network, rows, how)
+        where = {int(row): position for position, row in enumerate(rows)}
+        positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
+        return self.runtime.gather_rows(values, positions, len(rows))
+
+    def local_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
+        how = how or FullPass()
+        if how.mode == "eval":
+            self.runtime.share_statistics(self.method)
+        was_training = self.method.training
+        self.method.train(how.mode == "train")
+        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
+        values: list[Tensor] = []
+        visited: list[NDArray[np.int64]] = []
+        with torch.no_grad(), statistics:
+            for images, some in self._pass_batches(rows, how):
+                # around the network alone: views in half precision do not fit into the float32 images they change
+                with self.runtime.autocast():
+                    seen = network(images)
+                values.append(seen.float().cpu())
+                visited.append(some)
+        self.method.train(was_training)
+        if not values:
+            return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+        return torch.cat(values), np.concatenate(visited)
+
+    def _pass_batches(
+        self, rows: NDArray[np.int64] | None, how: FullPass
+    ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
+        """Yield this process's share of the batches: images, or what is kept of them, and their rows."""
+        plain = how.mode == "eval" and how.view is None and how.bank is None  # in no order, since none changes a row
+        if self.kept is None or not (how.by_network and plain):
+            yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
+            return
+        rows = self.bank.rows if rows is None else rows
+        size = how.batch_size or self._pass_size
+        for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
+            some = rows[start : start + size]
+            yield self.kept.unaugmented(some), some
+
+    @property
+    def _pass_size(self) -> int:
+        return max(1, min(512, 2 * self.config.batch_size))
+
+    def _pass_loader(self, rows: NDArray[np.int64] | None, how: FullPass) -> EvalLoader:
+        """Return this process's share of the batches."""
+        bank = how.bank if how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        if how.order != "rows":
+            step = self.clock.step if how.order == "new" else 0
+            rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
+        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
+        seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
+        spec = self.method.network.input_spec
+        return EvalLoader(
+            bank,
+            how.view or self.method.eval_view(),
+            rows=rows,
+            batch_size=how.batch_size or self._pass_size,
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers or 0,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            seed=None if how.view is None else seed,
+            epoch=how.draw,
+            join_single=how.mode != "eval",
+        )
+
     # ------------------------------------------------------------------ checkpoints
+
+    def _parts(self) -> RunParts:
+        return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
 
     def save(self, *, best: bool) -> None:
         """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
         length = self.run.metrics_length() if self.run.writes else 0
-        save_run(self, self._writer, metrics_bytes=length, best=best)
+        self._parts().save(self._writer, self.progress, metrics_bytes=length, metadata=self.metadata, best=best)
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -543,7 +624,7 @@ class Trainer:
         Raises:
             CheckpointMismatch: parameters differ in name or shape.
         """
-        restore_run(self, checkpoint)
+        self.progress = self._parts().restore(checkpoint, self.message)
         self._running = None
         if self.run is not None:
             self.run.truncate_metrics(checkpoint.state["metrics_bytes"])

@@ -224,9 +224,9 @@ def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData)
 def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
     setup = make(name)
     network = setup.method.network
-    first = setup.trainer.passes.full(network.embed)
+    first = setup.trainer.full_pass(network.embed)
     assert first.shape == (64, network.embed_dim)
-    assert torch.equal(first, setup.trainer.passes.full(network.embed))
+    assert torch.equal(first, setup.trainer.full_pass(network.embed))
 
 
 def replaceable() -> list[tuple[str, str]]:

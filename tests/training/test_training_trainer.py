@@ -285,10 +285,10 @@ def test_an_epoch_reports_the_mean_of_its_steps(tmp_path: Path, trainers: MakeTr
 def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeTrainer, bank: Any) -> None:
     trainer = trainers(batch_size=2)
     rows = bank.rows[[5, 0, 63, 17, 2]]
-    pixels = trainer.passes.full(lambda images: images.flatten(1), rows)
+    pixels = trainer.full_pass(lambda images: images.flatten(1), rows)
     expected = (bank.gather(rows).float() / 255 - 0.5) / 0.5
     torch.testing.assert_close(pixels, expected.flatten(1))
-    assert trainer.passes.full(lambda images: images.flatten(1)).shape == (64, 64)
+    assert trainer.full_pass(lambda images: images.flatten(1)).shape == (64, 64)
 
 
 def test_bfloat16_trains(bank: Any, labels: Any, make_method: Callable[..., Any]) -> None:
@@ -308,7 +308,7 @@ def test_a_pass_in_half_precision_prepares_images_in_single_precision(
     for precision in ("float32", "bf16"):
         runtime = Runtime(device="cpu", precision=precision)
         trainer = Trainer(method, bank, labels, method.config, runtime)
-        seen[precision] = trainer.passes.full(lambda images: images.flatten(1), how=FullPass(view=view))
+        seen[precision] = trainer.full_pass(lambda images: images.flatten(1), how=FullPass(view=view))
     assert torch.equal(seen["bf16"], seen["float32"])
 
 

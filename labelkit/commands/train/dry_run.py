@@ -79,7 +79,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     known = generator.permutation(known)[:most]
     others = generator.permutation(others)[: max(0, most - len(known))]
     chosen = np.sort(np.concatenate([known, others]))
-    features = trainer.passes.full(method.network.embed, chosen, FullPass(by_network=True)).numpy()
+    features = trainer.full_pass(method.network.embed, chosen, FullPass(by_network=True)).numpy()
     if not np.isfinite(features).all():
         return None  # training says what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)

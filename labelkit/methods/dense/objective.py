@@ -31,6 +31,7 @@ from labelkit.methods.dense.losses import (
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.recipe import assignment_entropy
+from labelkit.training.distributed import this_process
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -186,7 +187,7 @@ class DenseObjective(nn.Module):
             epsilon=SK_EPSILON,
             num_iterations=SK_ITERATIONS,
             # alone, an exchange would be a copy to the CPU and back
-            reduce=None if _process()[1] == 1 else state.combine,
+            reduce=None if this_process()[1] == 1 else state.combine,
         )
 
     # ------------------------------------------------------------------ images
@@ -280,7 +281,7 @@ class DenseObjective(nn.Module):
 
     def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """(b,) another image of the batch of this process for each, at random, on the CPU."""
-        rank, _ = _process()
+        rank, _ = this_process()
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
@@ -311,13 +312,6 @@ def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
     """Cut a batch into views."""
     parts = (_slices(values, lengths) for values in tokens)
     return [Tokens(*pair) for pair in zip(*parts, strict=True)]
-
-
-def _process() -> tuple[int, int]:
-    """Number of this process, and how many there are."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
 
 
 @torch.no_grad()

@@ -215,7 +215,7 @@ def student_phase(
     pace = student_pace(config, steps=steps, peak=peak, index=index, name=name)
     batches = pace.draws // config.batch_size
     sampler = StreamSampler(drawn, steps=batches, seed=config.seed, phase=index)
-    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, pace.lr, betas=pace.betas)
+    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, lr=pace.lr, betas=pace.betas)
 
 
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
@@ -223,7 +223,7 @@ def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index:
     per_epoch = min(config.eval_every_steps, steps)
     draws = per_epoch * config.batch_size
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
-    return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=moments)
+    return Pace(math.ceil(steps / per_epoch), draws, name, steps, lr=rate, betas=moments)
 
 
 def learning_rate(

@@ -326,11 +326,11 @@ class AssemblyDiagnostics:
         count = min(LOOKED_AT, len(rows))
         chosen = np.sort(keyed_generator(self._config.seed, "assembly diagnostics").choice(rows, count, replace=False))
         table = state.embed(lambda images: _measure(network, images), chosen)
-        n = int((table.shape[1] - 1) ** 0.5)
-        weights = table[:, 1:].reshape(count, n, n)
+        n = int((table.shape[1] - 2) ** 0.5)
+        weights = table[:, 2:].reshape(count, n, n)
         found = {
             "diagonal": float(weights.diagonal(dim1=1, dim2=2).mean(1).double().mean()),
-            "row_error": float((weights.sum(2) - 1).abs().max()),
+            "row_error": float(table[:, 1].max()),
             "effect": float(table[:, 0].double().mean()),
             "variance": float(weights.var(0, unbiased=False).sum(1).mean()),
         }
@@ -342,12 +342,13 @@ class AssemblyDiagnostics:
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
-    """How far the embedding of each image moves, then its weights: (b, 1 + n n)."""
+    """How far the embedding of each image moves, the largest error of a row's sum, and its weights: (b, 2 + n n)."""
     output = network(images)
     with network.without_assembly():
         still = network(images)
-    effect = (output.embeddings - still.embeddings).norm(dim=1, keepdim=True)
-    return torch.cat([effect, output.assembly.weights.flatten(1)], dim=1)
+    weights = output.assembly.weights
+    numbers = [(output.embeddings - still.embeddings).norm(dim=1), (weights.sum(2) - 1).abs().amax(1)]
+    return torch.cat([torch.stack(numbers, 1), weights.flatten(1)], dim=1)
 
 
 def _warnings(found: Mapping[str, float]) -> dict[str, str]:

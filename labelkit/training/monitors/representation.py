@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,10 @@ from labelkit.metrics.clustering import (
     majority_accuracy,
     normalized_mutual_information,
 )
-from labelkit.training.inputs import HeldOut, MonitorInputs
+from labelkit.training.inputs import HeldOut
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
-
-
-class ProbeOptions(Protocol):
-    """Options of the kNN evaluation of features."""
-
-    @property
-    def knn_neighbors(self) -> int:
-        """Return the number of neighbors that vote."""
-
-    @property
-    def knn_temperature(self) -> float:
-        """Return the temperature of the kNN vote."""
 
 
 class RepresentationMonitor(Monitor):
@@ -64,24 +52,6 @@ class RepresentationMonitor(Monitor):
         self._held_out = held_out
         self._num_classes = num_classes
         self._k, self._temperature = k, temperature
-
-    @classmethod
-    def from_inputs(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
-        """Create the monitor from the inputs of a run and the options of a method.
-
-        Args:
-            inputs: rows, truth and held-out images.
-            config: options of the method.
-            num_classes: classes of the data set.
-        """
-        return cls(
-            inputs.rows,
-            inputs.truth,
-            inputs.held_out,
-            num_classes=num_classes,
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-        )
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and features; empty where no class is known."""

@@ -168,5 +168,5 @@ def test_recalibration_changes_running_statistics_and_nothing_else(make: Any) ->
     recalibrate_bn(network, trainer._state(log_now=False), trainer.bank.rows)
     changed = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"normalization.running_mean", "normalization.running_var"}
-    features = trainer.passes.full(lambda images: plain(network, images))
+    features = trainer.full_pass(lambda images: plain(network, images))
     assert torch.allclose(network.normalization.running_mean, features.mean(0), atol=1e-5)

@@ -27,7 +27,7 @@ def _events(path: Path, kind: str = "labels") -> list[dict[str, Any]]:
 
 
 def _visited(setup: Any, how: FullPass) -> dict[int, torch.Tensor]:
-    features, rows = setup.trainer.passes.local(setup.method.network.embed, None, how)
+    features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
     return dict(zip(rows.tolist(), features, strict=True))
 
 
@@ -135,7 +135,7 @@ def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None
     setup.trainer.fit()
     labels = setup.method.labels
     how = FullPass("batch-statistics", order="fixed", batch_size=16)
-    features, rows = setup.trainer.passes.local(setup.method.network.embed, None, how)
+    features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
     for head, layer in enumerate(setup.method.network.heads):
         logits = layer(features).double() * setup.config.lam + labels.potentials(head)
         assert torch.equal(labels.pseudo_labels[head][torch.from_numpy(rows)].long(), logits.argmax(1))
