@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,6 @@ from labelkit.commands.table import all_commands
 from labelkit.options.base import StageConfig, field_extra, flag
 from PIL import Image
 from tests.copies import copy_store
-from tests.tiers import quick_every
 
 COMMANDS = all_commands()
 OUTPUTS = {
@@ -94,34 +93,6 @@ def test_a_table_that_a_spreadsheet_saved_is_a_table(
     out = tmp_path / "odd.csv"
     out.write_bytes("\r\n".join(lines).replace(",", sign).encode(encoding))
     check_outputs(_config(FindOddConfig, "out", out, targets["photos.h5"]))
-
-
-LINES: dict[str, Callable[[Path], tuple[object, ...]]] = {
-    "retrieve --csv": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--csv", store),
-    "retrieve --sheet": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--sheet", store),
-    "discover categories": lambda store: ("discover", "categories", "--index", store, "--plot", store),
-    "report": lambda store: ("report", "--index", store, "--out", store),
-    "prototypes": lambda store: ("prototypes", "--num-classes", "3", "--embed-dim", "2", "--out", store),
-    "match": lambda store: ("match", "--index", store, "--sheet", store),
-    "evaluate answer": lambda store: ("evaluate", "answer", "--index", store, "--plot", store),
-    "show discovered": lambda store: ("show", "discovered", "--index", store, "--out", store),
-    "import": lambda store: ("import", "--source", store.with_name("own.npy"), "--out", f"{store}.results/k-means.h5"),
-    "pack": lambda store: ("pack", "--index", store, "--out", f"{store}.results/k-means.h5"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", quick_every(3, LINES.values()), ids=LINES.keys())
-def test_a_command_line_that_would_replace_its_store_or_a_result_ends_with_2(
-    labelkit: Any, index: Path, line: Callable[[Path], tuple[object, ...]]
-) -> None:
-    assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", 2).code == 0
-    assert labelkit("export", "--index", index, "--out", index.with_name("own.npy")).code == 0
-    before = {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()}
-    answer = labelkit(*line(index), "--overwrite", "-q")
-    assert answer.code == 2, answer.err
-    assert "Traceback" not in answer.err
-    assert {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()} == before
 
 
 def test_two_outputs_of_one_command_are_two_files(labelkit: Any, index: Path) -> None:

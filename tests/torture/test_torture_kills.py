@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.methods.registry import METHODS
-from labelkit.options.training import StepRunConfig, StepTrainConfig
 from labelkit.store.parts import open_part
 from labelkit.training.checkpoint import load_checkpoint, verify_checkpoint
 from PIL import Image
@@ -41,36 +38,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "discover snowball": ("discover", "snowball", *STORE, "--labels", "few.csv", "--per-class", "2"),
     "discover lmcs": ("discover", "lmcs", *STORE, "--labels", "few.csv", "--per-class", "2"),
     "evaluate": ("evaluate", "clustering", *STORE, "--result", "scores"),
+    # of every method: tests/methods/test_methods_resume.py
+    "train simgcd": (
+        *("train", "simgcd", "--dataset", "digits", "--max-per-class", "6", "--device", "cpu", "--threads", "1"),
+        *("--log-every-steps", "1", "--epochs", "4", "--batch-size", "16", "--teacher-warmup-epochs", "2"),
+        *("--out", "run"),
+    ),
     "start": ("start", "{photos}", "--backbone", "pixels", "--labels", "few.csv", "--out", "made"),
 }
-
-
-def _train(name: str) -> tuple[str, ...]:
-    """A training of about ten steps with several checkpoints."""
-    config = METHODS[name].config
-    few = ("--max-per-class", "6", "--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", "run")
-    words = ["train", name, "--dataset", "digits", *few]
-    if issubclass(config, StepTrainConfig):
-        words += ["--num-labels", "10", "--lr-schedule", "constant", "--batch-size", "16"]
-        words += {"supervised": ["--steps", "8"], "snowball": ["--steps", "4", "--later-steps", "2", "--cap", "2"]}.get(
-            name, ["--steps", "8"]
-        )
-        words += [] if name == "supervised" else ["--labeled-batch-size", "8" if name in ("lmcs", "mixmatch") else "4"]
-        words += ["--eval-every-steps", "2"]
-        if name == "lmcs":
-            words += ["--first-blocks", "1", "--generation-blocks", "1", "--master-steps", "2"]
-    elif issubclass(config, StepRunConfig):
-        words += ["--steps", "6", "--eval-every-steps", "2", "--lr-warmup-steps", "0", "--batch-size", "16"]
-    elif issubclass(config, MetricLearningConfig):
-        words += ["--epochs", "4", "--batch-size", "8", "--images-per-class", "2", "--num-clusters", "8"]
-    else:
-        words += ["--epochs", "4", "--batch-size", "16"]
-        words += ["--teacher-warmup-epochs", "2"] if "teacher_warmup_epochs" in config.model_fields else []
-        words += ["--lr-drop-epochs", "2"] if name in ("dl2pa", "sela", "softmax") else []
-    return tuple(words)
-
-
-COMMANDS.update({f"train {name}": _train(name) for name in METHODS})
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Clocks that jump, slow file systems, full temporary folders, other disks, bombs, other versions."""
+"""Clocks that jump, slow file systems, full temporary folders, other disks, bombs, groups of processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from labelkit.cli.main import main
 from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
 from torture_tally import FULL_SECONDS, Tally, sized
 
-ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, bombs, groups, versions"
+ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, bombs, groups"
 
-ROOT = Path(__file__).parents[2]
 QUICK = TOUR.strip().splitlines()[0] + "\n"
 # seconds that are added in turn at each look at the wall clock
 CLOCKS = {"in turn": "0,-86400,31536000", "a day back": "-86400", "a year on": "31536000", "1970": "-1700000000"}
@@ -99,19 +98,6 @@ def test_calls_that_take_long_change_nothing_also_with_two_writers(
             assert "0" in codes, said
             assert set(codes) <= {"0", "2", "6"}, said
             assert _files(folder) == expected
-
-
-@pytest.mark.torture
-@pytest.mark.timeout(FULL_SECONDS)
-def test_a_tour_on_a_slow_file_system_ends_the_same(
-    tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path]
-) -> None:
-    expected = _expected(whole, tmp_path, _lines(2))
-    with tally.attempt("all commands"):
-        environment = {"LD_PRELOAD": str(layers["delay"]), "DELAY_MS": "10", "DELAY_SEED": "0"}
-        codes, err = tour(prepare(tmp_path / "slow"), _lines(2), environment, tmp_path / "cache-slow")
-        assert [code for code in codes if not code.startswith("0 ")] == [], err[-1500:]
-        assert _files(tmp_path / "slow") == expected
 
 
 @contextlib.contextmanager
@@ -335,49 +321,6 @@ def test_a_worker_whose_main_process_is_gone_before_it_began_shows_no_traceback(
     with tally.attempt("its semaphores are gone"):
         done = subprocess.run([sys.executable, "-c", GONE], capture_output=True, text=True, check=False)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
-
-
-# of 22 November 2026: stores and runs are of the formats that there are now
-EARLIER = "56cb33e"
-EACH_READS = (
-    "verify --index {0}.h5 -q",
-    "status --index {0}.h5 -q",
-    "cluster sinkhorn --index {0}.h5 --num-clusters 4 --result {1} -q",
-    "report --index {0}.h5 --out {0}{1}.html -q",
-    "retrieve --index {0}.h5 --query-rows 0 --search hnsw --csv {0}{1}.csv -q",
-)
-
-
-@pytest.mark.torture
-@pytest.mark.timeout(FULL_SECONDS)
-def test_two_versions_read_and_write_one_store(tmp_path: Path, tally: Tally) -> None:
-    packed = subprocess.run(["git", "archive", EARLIER, "labelkit"], cwd=ROOT, capture_output=True, check=False)
-    if packed.returncode:
-        pytest.skip("the history of the project is not here")
-    (tmp_path / "before").mkdir()
-    subprocess.run(["tar", "-x"], cwd=tmp_path / "before", input=packed.stdout, check=True)
-    folder = prepare(tmp_path / "here")
-    versions = {"before": {"PYTHONPATH": str(tmp_path / "before")}, "now": {"PYTHONPATH": str(ROOT)}}
-    embed = QUICK.strip().replace("s.h5", "{}.h5")
-    for writer, reader in (("before", "now"), ("now", "before")):
-        lines = embed.format(writer) + f"\ncluster k-means --index {writer}.h5 --num-clusters 4 -q\n"
-        codes, err = tour(folder, lines, versions[writer], tmp_path / "cache")
-        assert [code[0] for code in codes] == ["0", "0"], err
-        for one in (reader, writer):
-            lines = "\n".join(line.format(writer, one) for line in EACH_READS) + "\n"
-            codes, err = tour(folder, lines, versions[one], tmp_path / "cache")
-            for line in lines.strip().splitlines():
-                with tally.attempt(f"{line} by {one}, written by {writer}"):
-                    assert f"0 {line}" in codes, err
-    line = embed.format("both") + "\n"
-    both = [begin_tour(folder, line, environment, tmp_path / "cache") for environment in versions.values()]
-    said = [process.communicate(timeout=600) for process in both]
-    with tally.attempt("both at the same time"):
-        codes = [out.split("code ")[1].split()[0] for out, _ in said]
-        assert "0" in codes, said
-        assert set(codes) <= {"0", "2", "3", "6"}, said
-        for environment in versions.values():
-            assert tour(folder, "verify --index both.h5 -q\n", environment, tmp_path / "cache")[0][0].startswith("0 ")
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from labelkit.store.writer import Contents, Image
-from store_samples import contents_of
 
 Add = Callable[[Any, str], object]
 HOLDS = "holds what it must not hold: "
@@ -183,16 +181,6 @@ ADDITIONS: dict[str, tuple[Add, str]] = {
 }
 
 
-def _rebuilt(change: Callable[[Contents], object]) -> Callable[[bytes, Path], bytes]:
-    def make(data: bytes, path: Path) -> bytes:
-        path.write_bytes(data)
-        contents = contents_of(path)
-        change(contents)
-        return Image(contents).to_bytes()
-
-    return make
-
-
 def _user_block(data: bytes, path: Path) -> bytes:
     with h5py.File(path, "w", userblock_size=512) as file:
         file["embeddings"] = np.zeros((2, 2))
@@ -206,31 +194,11 @@ def _end_beyond(data: bytes, path: Path) -> bytes:
 
 
 CHANGES: dict[str, Callable[[bytes, Path], bytes]] = {
-    "empty": lambda data, path: b"",
-    "signature only": lambda data, path: data[:8],
-    "cut in half": lambda data, path: data[: len(data) // 2],
-    "cut by one byte": lambda data, path: data[:-1],
     "end beyond the file": _end_beyond,
     "root beyond the file": lambda data, path: data[:36] + struct.pack("<Q", 1 << 62) + data[44:],
     "user block": _user_block,
     "store behind other bytes": lambda data, path: bytes(512) + data,
     "newer superblock": lambda data, path: data[:8] + b"\xff" + data[9:],
-    "newer major": _rebuilt(lambda contents: contents.set("", format_version="2.0")),
-    "unknown feature": _rebuilt(lambda contents: contents.set("", requires="holograms")),
-    "a version that is no number": _rebuilt(lambda contents: contents.set("", format_version="\u0661.0")),
-    "row counts that differ": _rebuilt(
-        lambda contents: contents.datasets.update(labels=contents.datasets["labels"][:-1])
-    ),
-    "float64 embeddings": _rebuilt(
-        lambda contents: contents.datasets.update(embeddings=contents.datasets["embeddings"].astype("f8"))
-    ),
-    "text for numbers": _rebuilt(lambda contents: contents.datasets.update(labels=np.array([b"1"] * 8))),
-    "no rows": _rebuilt(lambda contents: contents.datasets.update(embeddings=contents.datasets["embeddings"][:0])),
-    "a name that leads elsewhere": _rebuilt(
-        lambda contents: contents.datasets.update(
-            sample_ids=np.array([b"../../canary", *contents.datasets["sample_ids"][1:]])
-        )
-    ),
     "only zeros": lambda data, path: bytes(len(data)),
     "a pickle": lambda data, path: b"\x80\x04cposix\nsystem\n(S'touch canary'\ntR.",
 }
