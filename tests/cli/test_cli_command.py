@@ -97,17 +97,21 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
     return start
 
 
-def raising(error: BaseException) -> int:
+def code_of(act: Callable[[], None], *words: str) -> int:
+    """Return the exit code of a command that does something, one of a group of two."""
+    app = new_group()
+    for name in ("sieve", "other"):
+        app.command(name)(stage_command(SieveConfig)(lambda config: act()))
+    return run_app(lambda: app, ["sieve", "--index", "a.h5", *words])
+
+
+def raising(error: BaseException, *words: str) -> int:
     """Return the exit code of a command that meets an error."""
 
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
+    def act() -> None:
         raise error
 
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    return run_app(lambda: app, ["sieve", "--index", "a.h5"])
+    return code_of(act, *words)
 
 
 def test_options_become_the_config(run: Run, seen: list[SieveConfig]) -> None:
@@ -341,15 +345,8 @@ def test_anything_else_is_our_bug_and_keeps_its_traceback(capsys: pytest.Capture
 def test_signals_interrupt_with_their_code(
     capsys: pytest.CaptureFixture[str], signum: signal.Signals, code: int
 ) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
-        signal.raise_signal(signum)
-
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
     before = signal.getsignal(signum)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == code
+    assert code_of(lambda: signal.raise_signal(signum)) == code
     assert signal.getsignal(signum) is before
     assert capsys.readouterr().err == f"error: stopped by {signum.name}\n"
 
@@ -358,29 +355,18 @@ def test_signals_interrupt_with_their_code(
 def test_a_signal_that_a_library_made_another_error_of_is_still_a_signal(
     capsys: pytest.CaptureFixture[str], wrapped: Exception
 ) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
+    def act() -> None:
         try:
             signal.raise_signal(signal.SIGTERM)
         except Interrupted:
             raise wrapped from None
 
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == 143
+    assert code_of(act) == 143
     assert capsys.readouterr().err == "error: stopped by SIGTERM\n"
 
 
 def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
-        raise StoreError("a.h5", "no labels")
-
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5", "-v"]) == 3
+    assert raising(StoreError("a.h5", "no labels"), "-v") == 3
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -49,7 +49,6 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", quick_every(3, ["--help", "list methods", "export --help"]))
 def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     done = shell(f"LK {words} | true; exit ${{PIPESTATUS[0]}}")
