@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.cli.main import main
@@ -19,8 +18,6 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writer import Contents
-from labelkit.store.writer import Image as FileImage
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image
@@ -195,23 +192,3 @@ def make_store(tmp_path: Path) -> MakeStore:
         return open_store(tmp_path / name)
 
     return make
-
-
-@pytest.fixture
-def spoil() -> Callable[[EmbeddingStore, int], None]:
-    """Return a function that puts a NaN into a row of a store, as another program may, with digests that are right."""
-
-    def write(store: EmbeddingStore, row: int) -> None:
-        contents = Contents()
-        with h5py.File(store.path) as file:
-            for name in ("", "model"):
-                attributes = dict(file[name or "/"].attrs)
-                texts = {k: v.decode() if isinstance(v, bytes) else int(v) for k, v in attributes.items()}
-                contents.set(name, **{key: value for key, value in texts.items() if key != "content_digest"})
-            for name, item in file.items():
-                if isinstance(item, h5py.Dataset):
-                    contents.datasets[name] = item[()]
-        contents.datasets["embeddings"][row, 1] = np.nan
-        store.path.write_bytes(FileImage(contents).to_bytes())
-
-    return write

@@ -28,12 +28,6 @@ OUTPUTS = {
         "x.html",
         "--out",
     ),
-    "run": (
-        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
-        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
-        "run",
-        "--out",
-    ),
 }
 
 
@@ -43,22 +37,18 @@ def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
     tmp_path: Path,
     index: Path,
     photos: Path,
-    small: tuple[object, ...],
     make: str,
     again: str,
     name: str,
     option: str,
 ) -> None:
-    names = {"tmp": tmp_path, "index": index, "photos": photos, "small": " ".join(map(str, small))}
-    if "{other}" in again:
-        other = "embed --dataset {photos} --backbone pixels --image-size 4 --out {tmp}/other.h5"
-        assert labelkit(*other.format(**names).split()).code == 0
+    names = {"tmp": tmp_path, "index": index, "photos": photos}
     made = labelkit(*make.format(**names).split())
     assert made.code == 0, made.err
     path = index.parent / name if name.startswith("photos.h5") else tmp_path / name
     before = path.read_bytes() if path.is_file() else None
 
-    answer = labelkit(*again.format(**names, other=tmp_path / "other.h5").split())
+    answer = labelkit(*again.format(**names).split())
 
     assert answer.code == 2, answer.err
     assert f"{path}: already exists" in answer.err

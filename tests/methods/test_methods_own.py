@@ -51,21 +51,13 @@ def labelkit(*words: str, cwd: Path, methods: str | None) -> subprocess.Complete
 
 
 @pytest.mark.slow
-def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> None:
+def test_a_method_of_ones_own_is_a_command_whose_runs_are_known_by_its_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(EXAMPLE.read_text())
-
     trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["own_method"]["name"] == "mine.py"
-
-
-@pytest.mark.slow
-def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(EXAMPLE.read_text())
-    assert labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py").returncode == 0
 
     embed = ("embed", "--dataset", "digits", "--checkpoint", "run", "--max-images", "20", "-q")
     embedded = labelkit(*embed, "--out", "a.h5", cwd=tmp_path, methods="mine.py")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.algorithms.few_label_classifier import RowClassifier
@@ -20,11 +19,9 @@ from labelkit.commands.discover.categories import discover_categories, discover_
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.commands.evaluate.predictions import evaluate_answer
-from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.errors import DatasetError, LabelkitError, Mismatch, StoreError
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writer import Contents, Image
-from tests.tiers import quick_every
 
 Build = Callable[..., EmbeddingStore]
 
@@ -368,13 +365,6 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     assert (tmp_path / "made.second.csv").exists()
 
 
-@pytest.mark.parametrize("value", quick_every(2, ["-0.1", "1.1", "nan", "high"]))
-def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, value: str) -> None:
-    done = labelkit("discover", "answer", "--index", build().path, "--min-confidence", value)
-    assert done.code == 2
-    assert "--min-confidence" in done.err
-
-
 @pytest.mark.slow
 def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
     """A group that kept its name from an earlier time may be empty."""
@@ -473,24 +463,6 @@ def with_a_class_it_does_not_have(build: Build) -> EmbeddingStore:
     return store
 
 
-def with_a_row_that_is_no_number(build: Build) -> EmbeddingStore:
-    store = build(clustered=False)
-    contents = Contents()
-    with h5py.File(store.path) as file:
-        for name in ("", "model"):
-            attributes = dict(file[name or "/"].attrs)
-            texts = {k: v.decode() if isinstance(v, bytes) else int(v) for k, v in attributes.items()}
-            contents.set(name, **{key: value for key, value in texts.items() if key != "content_digest"})
-        for name, item in file.items():
-            if isinstance(item, h5py.Dataset):
-                contents.datasets[name] = item[()]
-    contents.datasets["embeddings"][7] = np.nan
-    store.path.write_bytes(Image(contents).to_bytes())
-    changed = open_store(store.path)
-    write_groups(changed, "head")
-    return changed
-
-
 def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") -> None:
     write_result(
         store,
@@ -517,7 +489,6 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "made from other content"),
         (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
-        (with_a_row_that_is_no_number, Refused, "holds a number that is not finite"),
     ],
 )
 def test_store_that_cannot_be_answered_from_says_why(

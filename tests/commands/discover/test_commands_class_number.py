@@ -229,27 +229,6 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--max-classes", "2"), 2, "--max-classes: 2 is less than the 3 classes with labels"),
-        (("--min-classes", "2"), 2, "--min-classes: 2 is less than the 3 classes with labels"),
-        (("--min-classes", "8", "--max-classes", "7"), 2, "cannot search from 8 to 7 classes"),
-        (("--max-classes", "50"), 2, "Choose it between 3 and 49"),
-        (("--criterion", "gap"), 2, "--criterion"),
-        (("--criterion", "silhouette"), 2, "--criterion"),
-    ],
-)
-def test_bounds_and_options_that_cannot_be_are_refused(
-    labelkit: Any, blobs: EmbeddingStore, words: tuple[str, ...], code: int, message: str
-) -> None:
-    answer = labelkit("discover", "categories", "--index", blobs.path, *words)
-
-    assert (answer.code, answer.out) == (code, "")
-    assert message in answer.err
-
-
 def test_as_many_groups_as_labeled_classes_at_least(labelkit: Any, blobs: EmbeddingStore) -> None:
     answer = labelkit("cluster", "ss-kmeans", "--index", blobs.path, "--num-clusters", "2")
 
@@ -266,15 +245,6 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
 
     assert answer.code == 3
     assert "4 rows are too few to tell 2 classes or more" in answer.err
-
-
-def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, spoil: Any) -> None:
-    spoil(blobs, 7)
-
-    answer = labelkit("discover", "categories", "--index", blobs.path)
-
-    assert answer.code == 3
-    assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
 
 
 @pytest.mark.slow

@@ -300,14 +300,6 @@ def test_tables_are_printed(labelkit: Any, store: EmbeddingStore) -> None:
         assert word in answer.out
 
 
-def test_quiet_prints_the_paths(labelkit: Any, store: EmbeddingStore) -> None:
-    answer = labelkit("discover", "snowball", "--index", store.path, "--count", "4", "-q")
-    assert answer.out.splitlines() == [
-        str(store.path.with_name("made.h5.results") / "snowball.h5"),
-        str(store.path.with_name("made.snowball.csv")),
-    ]
-
-
 def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store: Any) -> None:
     made = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=(LABELED * (TRUTH < 2)).tolist())
     refused = labelkit("discover", "snowball", "--index", made.path)
@@ -364,16 +356,6 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
     )
 
 
-@pytest.mark.parametrize("command", ["snowball", "lmcs"])
-def test_features_with_nan_are_refused(labelkit: Any, store: EmbeddingStore, spoil: Any, command: str) -> None:
-    spoil(store, 7)
-    answer = labelkit("discover", command, "--index", store.path)
-
-    assert answer.code == 3
-    assert f"{store.path}:/embeddings row 7: holds a number that is not finite" in answer.err
-    assert not store.path.with_name(f"made.{command}.csv").exists()
-
-
 def test_no_labels_at_all_are_refused(labelkit: Any, make_store: Any) -> None:
     bare = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=[0] * 60)
     answer = labelkit("discover", "snowball", "--index", bare.path)
@@ -388,14 +370,6 @@ def test_labels_cannot_be_drawn_from_a_store_without_any(labelkit: Any, make_sto
     answer = labelkit("discover", "snowball", "--index", bare.path, "--num-labels", "6")
     assert answer.code == 3
     assert "has no labels to draw from" in answer.err
-
-
-def test_labels_of_images_that_are_not_there_are_refused(labelkit: Any, store: EmbeddingStore, tmp_path: Path) -> None:
-    file = write_labels(tmp_path / "few.csv", {0: "class-0", 99: "class-1"})
-    answer = labelkit("discover", "snowball", "--index", store.path, "--labels", file)
-    assert answer.code == 3
-    assert "1 of 2 images are not in" in answer.err
-    assert "first: 0099.png" in answer.err
 
 
 def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: Any) -> None:
@@ -438,18 +412,6 @@ def test_options_that_cannot_be_used_are_refused(
     answer = labelkit("discover", command, "--index", store.path, *options)
     assert answer.code == 2
     assert message in answer.err
-
-
-def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore, tmp_path: Path) -> None:
-    file = write_labels(tmp_path / "few.csv", {0: "class-0", 20: "class-1", 40: "class-2"})
-    assert labelkit("discover", "snowball", "--index", store.path).code == 0
-    again = labelkit("discover", "snowball", "--index", store.path, "--count", "3")
-    labels = labelkit("discover", "snowball", "--index", store.path, "--labels", file, "--csv", file, "--overwrite")
-
-    assert again.code == 2
-    assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
-    assert labels.code == 2
-    assert "is also --labels, an input" in labels.err
 
 
 def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:

@@ -119,9 +119,6 @@ def test_san_warms_its_backbone_and_lets_terms_grow_in() -> None:
     assert {row["ema_decay"] for row in rows} == {0.999}
 
 
-# ------------------------------------------------------------------ against a run
-
-
 # ------------------------------------------------------------------ files and faults
 
 
