@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -155,12 +156,15 @@ def make_store(tmp_path: Path) -> MakeStore:
         split_names: Sequence[str] = (),
         logits: ArrayLike | None = None,
         first_file: int = 0,
+        sample_ids: Sequence[str] = (),
+        contents: Sequence[str] = (),
+        class_names: Sequence[str] = (),
     ) -> EmbeddingStore:
         rows = np.asarray(embeddings, dtype=np.float32)
         n, dim = rows.shape
         classes = 0 if labels is None else max(labels) + 1
         plan = EmbeddingPlan(
-            sample_ids=[f"{row:04d}.png" for row in range(n)],
+            sample_ids=sample_ids or [f"{row:04d}.png" for row in range(n)],
             model=MODEL,
             dim=dim,
             batch_size=n,
@@ -171,7 +175,7 @@ def make_store(tmp_path: Path) -> MakeStore:
             extras={} if logits is None else {"logits": np.asarray(logits).shape[1]},
             labels=None if labels is None else np.asarray(labels, dtype=np.int64),
             labeled=None if labeled is None else np.asarray(labeled, dtype=bool),
-            class_names=[f"class-{label}" for label in range(classes)],
+            class_names=class_names or [f"class-{label}" for label in range(classes)],
             old_classes=None if old_classes is None else np.asarray(old_classes, dtype=bool),
             splits=None if splits is None else np.asarray(splits, dtype=np.int16),
             split_names=split_names,
@@ -180,6 +184,8 @@ def make_store(tmp_path: Path) -> MakeStore:
         digests = np.zeros((n, 32), dtype=np.uint8)
         files = np.arange(n) + first_file
         digests[:, 0], digests[:, 1] = files % 256, files // 256
+        for row, content in enumerate(contents):
+            digests[row] = np.frombuffer(hashlib.sha256(content.encode()).digest(), np.uint8)
         run.write_part(
             0,
             embeddings=rows,

@@ -42,22 +42,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _options(folder: Path, out: Path, *more: str, epochs: int = 6) -> list[str]:
-    return [
-        *(
-            "--dataset",
-            str(folder),
-            "--label-split",
-            "gcd",
-            "--preset",
-            "digits",
-            "--batch-size",
-            "16",
-            "--epochs",
-            str(epochs),
-        ),
-        *("--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", str(out), *more),
-    ]
+def _options(folder: Path, out: Path, *, epochs: int) -> list[str]:
+    data = ["--dataset", str(folder), "--label-split", "gcd", "--preset", "digits"]
+    length = ["--batch-size", "16", "--epochs", str(epochs), "--log-every-steps", "1"]
+    return [*data, *length, "--device", "cpu", "--threads", "1", "--out", str(out)]
 
 
 def _weights(out: Path) -> dict[str, Any]:

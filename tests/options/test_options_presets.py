@@ -160,13 +160,6 @@ def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> No
     ]
 
 
-def test_an_unknown_key_is_named_with_file_value_and_nearest_name(presets: Path) -> None:
-    write_preset(presets, "digits", "temprature: 0.1\n")
-    assert error_lines(TidepoolConfig, presets_folder=presets) == [
-        "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?"
-    ]
-
-
 def test_the_error_of_a_single_fault_has_its_three_parts(presets: Path) -> None:
     write_preset(presets, "digits", "temprature: 0.1\n")
     with pytest.raises(ConfigError) as caught:

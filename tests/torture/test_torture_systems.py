@@ -12,9 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.cli.main import main
@@ -178,63 +176,6 @@ def test_a_small_archive_does_not_become_a_large_one(
             assert main(["import", "--source", str(tmp_path / "bomb.npz"), "--out", str(tmp_path / "b.h5")]) == 3
             assert "bytes declared" in capsys.readouterr().err
             assert not list(tmp_path.glob("b.h5*"))
-
-
-HOSTILE = {
-    "a result by a path up": lambda file: _link(file, "../../evil"),
-    "a result by an absolute path": lambda file: _link(file, "/tmp/evil"),
-    "a soft link": lambda file: file["results"].__setitem__("soft", h5py.SoftLink("/embeddings")),
-    "a link to another file": lambda file: file["results"].__setitem__("ext", h5py.ExternalLink("/etc/passwd", "/")),
-    "a result that is the store": lambda file: file["results"].__setitem__("self", file["/"]),
-    "a changed value": lambda file: file["embeddings"].__setitem__((0, 0), 7.0),
-    "a changed result": lambda file: file["results/k-means/cluster_ids"].__setitem__(0, 3),
-    "another digest": lambda file: file.attrs.__setitem__("content_digest", "0" * 64),
-    "more results than a store has": lambda file: [file["results"].create_group(f"r{i}") for i in range(5000)],
-    "a huge empty array": lambda file: file["results"].create_dataset("big", (1 << 40,), "f4", chunks=(1 << 20,)),
-    "a name of 300 letters": lambda file: file["results"].create_group("x" * 300),
-}
-
-
-def _link(file: h5py.File, name: str) -> None:
-    place = file["results"].id
-    source = file["results/k-means"].id
-    # h5py takes slashes for groups; the library takes them so too, which makes groups called ..
-    h5py.h5o.link(source, place, name.lstrip("/").encode(), lcpl=_intermediate())
-
-
-def _intermediate() -> Any:
-    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    made.set_create_intermediate_group(True)
-    return made
-
-
-RESULT = ("--what", "result", "--result", "k-means")
-
-
-@sized(sample=2, full=len(HOSTILE))
-def test_a_hostile_pack_is_refused_or_read_as_what_it_says(
-    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    monkeypatch.chdir(prepare(tmp_path / "here"))
-    for words in (QUICK, "cluster k-means --index s.h5 --num-clusters 4 -q", "pack --index s.h5 --out p.h5 -q"):
-        assert main(words.split()) == 0
-    content = Path("p.h5").read_bytes()
-    assert main(["export", *RESULT, "--index", "p.h5", "--out", "whole.csv", "-q"]) == 0
-    before = {str(path) for path in tmp_path.rglob("*")}
-    for name in list(HOSTILE)[:count]:
-        Path("h.h5").write_bytes(content)
-        with h5py.File("h.h5", "r+") as file:
-            HOSTILE[name](file)
-        with tally.attempt(name):
-            codes = {main([*words.split(), "-q", "--index", "h.h5"]) for words in ("verify", "status")}
-            codes.add(main(["export", *RESULT, "--index", "h.h5", "--out", "e.csv", "-q"]))
-            assert codes <= {0, 3}
-            # what is no result is not read; what is one is as it was packed
-            if 3 not in codes:
-                assert Path("e.csv").read_bytes() == Path("whole.csv").read_bytes()
-        for left in ("h.h5", "e.csv"):
-            Path(left).unlink(missing_ok=True)
-        assert {str(path) for path in tmp_path.rglob("*")} <= before
 
 
 GROUPS = {

@@ -385,17 +385,8 @@ def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -
             params=dict(result.params),
             stage="cluster ss-kmeans",
         )
-        words = (
-            "discover",
-            "answer",
-            "--index",
-            store.path,
-            "--grouping",
-            f"with-{more}",
-            "--result",
-            f"answer-{more}",
-        )
-        assert labelkit(*words, "-q").code == 0
+        words = ("--index", store.path, "--grouping", f"with-{more}", "--result", f"answer-{more}")
+        assert labelkit("discover", "answer", *words, "-q").code == 0
     first, second = (read_result(store, f"answer-{more}").arrays for more in (0, 2))
     assert np.array_equal(first["group_ids"], second["group_ids"])
     np.testing.assert_allclose(first["confidence"], second["confidence"], atol=0.1)

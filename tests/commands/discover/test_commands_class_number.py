@@ -181,18 +181,8 @@ def test_the_number_can_be_passed_on(labelkit: Any, blobs: EmbeddingStore) -> No
 @pytest.mark.parametrize("criterion", ["auto", "published"])
 def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path, criterion: str) -> None:
     drawn = tmp_path / "curve.png"
-    words = (
-        "discover",
-        "categories",
-        "--index",
-        blobs.path,
-        "--max-classes",
-        "8",
-        "--plot",
-        drawn,
-        "--criterion",
-        criterion,
-    )
+    words = ("discover", "categories", "--index", blobs.path, "--max-classes", "8", "--criterion", criterion)
+    words += ("--plot", drawn)
     answer = labelkit(*words, "-q")
     assert answer.out.split() == [str(blobs.path) + ".results/categories.h5", str(drawn)]
     with Picture.open(drawn) as picture:
