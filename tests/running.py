@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import io
 import json
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
+from labelkit.progress import SilentProgress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
@@ -63,6 +66,35 @@ class Answer:
 
 
 Labelkit = Callable[..., Answer]
+
+
+class Heard(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.warnings: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def flip_bit(path: Path, dataset: str) -> None:
+    """Change one bit of an array in an HDF5 file."""
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset + 5] ^= 1
+    path.write_bytes(data)
 
 
 def run_labelkit(*words: object) -> Answer:

@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
-from tests.running import Labelkit
+from tests.running import Labelkit, flip_bit
 from tests.tiers import quick_every
 
 SHARDS, ROWS = 4, 48
@@ -133,11 +132,7 @@ def damage(path: Path, kind: str) -> None:
     elif kind == "cut":
         os.truncate(path, 100)
     else:
-        with h5py.File(path) as file:
-            offset = file["embeddings"].id.get_offset()
-        data = bytearray(path.read_bytes())
-        data[offset + 5] ^= 1
-        path.write_bytes(data)
+        flip_bit(path, "embeddings")
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut", "flipped"])

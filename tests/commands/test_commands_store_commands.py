@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
-from tests.running import Labelkit, MakeStore
+from tests.running import Labelkit, MakeStore, flip_bit
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
@@ -34,14 +33,6 @@ def run(tmp_path: Path) -> Path:
     (folder / "metrics.jsonl").write_text('{"epoch":0,"step":2,"loss":0.75}\n')
     shutil.copytree(FORMATS / "checkpoints-1.0", folder / "checkpoints")
     return folder
-
-
-def flip(path: Path, dataset: str) -> None:
-    with h5py.File(path) as file:
-        offset = file[dataset].id.get_offset()
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 # ---- verify
@@ -76,13 +67,13 @@ def test_verify_names_every_fault_and_exits_3(labelkit: Labelkit, golden: Path) 
         golden.with_name("s.h5.patches") / "SET-00001-of-00002.h5": "patches",
     }
     for path, dataset in places.items():
-        flip(path, dataset)
+        flip_bit(path, dataset)
     answer = labelkit("verify", "--index", golden)
     assert answer.code == 3
     # a store that cannot be opened has no results that could be told to be its own
     assert f"{golden}: content digest differs" in answer.err
     assert "file" in answer.out.splitlines()[1].split()
-    flip(golden, "labels")
+    flip_bit(golden, "labels")
     answer = labelkit("verify", "--index", golden)
     assert answer.code == 3
     assert "2 faults" in answer.err
@@ -211,7 +202,7 @@ def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit
 
 
 def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: Path) -> None:
-    flip(golden, "labels")
+    flip_bit(golden, "labels")
     answer = labelkit("status", "--index", golden)
     assert answer.code == 3
     assert "cannot be used" in answer.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.run import start
 from PIL import Image
+from tests.running import read_table
 
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 
@@ -40,10 +40,7 @@ def run(photos: Path, **options: Any) -> dict[str, Any]:
 
 def rows(path: Path) -> list[dict[str, str]]:
     """The lines of a table; none if there is no table."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read_table(path) if path.is_file() else []
 
 
 def table(folder: Path) -> dict[str, dict[str, str]]:

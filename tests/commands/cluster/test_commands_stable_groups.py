@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
+from tests.running import read_table
 
 MakeNamed = Callable[..., EmbeddingStore]
 CORNERS = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1), "d": (-1, 0, 0), "e": (0, -1, 0)}
@@ -143,8 +143,7 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
     moved = {"a4": 1, "c0": 7, "c1": 7, "c2": 8, "c3": 8, "e0": 9, "e1": 9, "b4": -1}
     put(new, {name: moved.get(name, "abcde".index(name[0])) for name in new.sample_ids})
     told = diff(new, old, csv=tmp_path / "d.csv")
-    with (tmp_path / "d.csv").open(newline="") as file:
-        lines = {row["path"] or row["previous_path"]: row for row in csv.DictReader(file)}
+    lines = {row["path"] or row["previous_path"]: row for row in read_table(tmp_path / "d.csv")}
 
     assert [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["kept"]] == [
         (0, 0, 4),

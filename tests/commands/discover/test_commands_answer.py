@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from labelkit.commands.evaluate.predictions import evaluate_answer
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
+from tests.running import read_table
 
 Build = Callable[..., EmbeddingStore]
 
@@ -55,10 +54,6 @@ def answer(store: EmbeddingStore, **options: Any) -> Any:
     return answer_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text())))
-
-
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     store = build()
 
@@ -66,7 +61,7 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
 
     assert result["rows"] == 102
     assert result["counts"] == {"known": 42, "new": 60, "unsure": 0}
-    rows = table(store.path.with_name("made.answer.csv"))
+    rows = read_table(store.path.with_name("made.answer.csv"))
     assert list(rows[0]) == list(COLUMNS)
     assert [row["path"] for row in rows] == [store.sample_ids[i] for i in np.flatnonzero(~store.labeled)]
     assert {(row["label_or_group"], row["kind"]) for row in rows[:14]} == {("class-0", "known")}
@@ -201,7 +196,7 @@ def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> 
     answer(store)
     arrays = read_result(store, "answer").arrays
 
-    lines = table(store.path.with_name(f"{store.path.stem}.answer.csv"))
+    lines = read_table(store.path.with_name(f"{store.path.stem}.answer.csv"))
 
     old = set(np.array(arrays["names"])[np.asarray(arrays["new_classes"]) == 0])
     assert {line["best_class"] for line in lines} <= old

@@ -11,9 +11,10 @@ import pytest
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.errors import DatasetError
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from PIL import Image as Picture
+from tests.running import Heard
 
 NUM_BLOBS, PER_BLOB = 5, 20
 
@@ -43,19 +44,6 @@ def unlabeled(make_store: Any) -> EmbeddingStore:
     return store
 
 
-class Listener(SilentProgress):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
-
-    def warning(self, text: str) -> None:
-        self.said.append(text)
-
-
 def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
     return discover_categories(DiscoverCategoriesConfig(index=store.path, overwrite=True, **options)).to_json()
 
@@ -75,10 +63,9 @@ def test_a_network_that_saw_the_labels_is_said_where_the_number_is_not_given(
         old_classes=[1, 1, 1, 0, 0],
         logits=np.zeros((100, 5)) if saw else None,
     )
-    listener = Listener()
-    with use_progress(listener):
+    with use_progress(heard := Heard()):
         categories(store, max_classes=8) if given is None else categories(store, num_classes=given)
-    assert any("likely more classes" in text for text in listener.said) == (saw and given is None)
+    assert any("likely more classes" in text for text in heard.messages + heard.warnings) == (saw and given is None)
 
 
 def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: EmbeddingStore) -> None:

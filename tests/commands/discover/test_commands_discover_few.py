@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
+from tests.running import read_table
 
 Array = NDArray[Any]
 
@@ -47,10 +46,6 @@ def snowball(store: EmbeddingStore, **options: Any) -> Any:
 
 def lmcs(store: EmbeddingStore, **options: Any) -> Any:
     return discover_lmcs(DiscoverLMCSConfig(index=store.path, **options)).to_json()
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
 def write_labels(path: Path, labels: dict[int, str]) -> Path:
@@ -114,7 +109,7 @@ def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
 def test_table_lists_images_by_rank(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
     expected = discover_confident(blob_rows(), LABELS, "double", 2)
-    rows = table(told["csv"])
+    rows = read_table(told["csv"])
 
     assert told["csv"] == store.path.with_name("made.snowball.csv")
     assert list(rows[0]) == ["path", "label", "score", "rank", "round"]
@@ -240,7 +235,7 @@ def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any,
 
     assert read_result(bare, "snowball").arrays["names"] == ["9", "10", "x"]
     assert told["truth"] is None
-    assert {row["label"] for row in table(told["csv"])} == {"9", "10", "x"}
+    assert {row["label"] for row in read_table(told["csv"])} == {"9", "10", "x"}
 
 
 def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
@@ -379,7 +374,7 @@ def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: A
         assert answer.code == 0, answer.err
         assert answer.json["discovered"] == 0
         assert "no row without a label: nothing to find" in answer.err
-        assert table(Path(answer.json["csv"])) == []
+        assert read_table(Path(answer.json["csv"])) == []
 
 
 def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingStore, make_store: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from PIL import Image
+from tests.running import read_table
 from tests.tiers import quick_every
 
 
@@ -294,8 +294,7 @@ def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Im
 def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
     answer = retrieve(index, query_rows=(3, 40), k=4, csv=tmp_path / "hits.csv", result="near")
 
-    with (tmp_path / "hits.csv").open() as file:
-        lines = list(csv.DictReader(file))
+    lines = read_table(tmp_path / "hits.csv")
     assert [line["path"] for line in lines] == [name for query in answer["queries"] for name in ids(query)]
     assert [line["duplicate"] for line in lines] == ["itself", "", "", ""] * 2
     result = read_result(open_store(index), "near")
