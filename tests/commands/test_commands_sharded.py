@@ -11,7 +11,6 @@ import pytest
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
 from tests.running import Labelkit, flip_bit
-from tests.tiers import quick_every
 
 SHARDS, ROWS = 4, 48
 COMMANDS = {
@@ -59,7 +58,7 @@ def shards_of(path: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", quick_every(3, COMMANDS))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_the_same_of_one_file_and_of_shards(
     labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

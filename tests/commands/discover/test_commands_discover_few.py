@@ -287,14 +287,6 @@ def test_another_truth_changes_the_report_and_nothing_else(make_store: Any, disc
 # --- through the command line, and what can go wrong ---------------------------------------------
 
 
-def test_tables_are_printed(labelkit: Any, store: EmbeddingStore) -> None:
-    answer = labelkit("discover", "lmcs", "--index", store.path, "--rounds", "2")
-
-    assert answer.code == 0
-    for word in ("candidates", "confined", "ambiguous", "labels then", "made.lmcs.csv", "made.h5.results"):
-        assert word in answer.out
-
-
 def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store: Any) -> None:
     made = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=(LABELED * (TRUTH < 2)).tolist())
     refused = labelkit("discover", "snowball", "--index", made.path)

@@ -25,7 +25,6 @@ from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer
 from tests.running import run_labelkit
-from tests.tiers import quick_every
 
 BASE = {"--backbone": "vit_nano_p8_32", "--image-size": 32, "--preset": "none", "--grad-from-block": 3}
 DATA = {"--label-split": "gcd", "--batch-size": 16, "--device": "cpu", "--threads": 1, "--log-every-steps": 1}
@@ -132,7 +131,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", quick_every(50, METHODS | STAGES))
+@pytest.mark.parametrize("method", METHODS | STAGES)
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
 ) -> None:

@@ -90,7 +90,7 @@ def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", quick_every(6, HEADS))
+@pytest.mark.parametrize("method", HEADS)
 def test_a_head_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
 ) -> None:

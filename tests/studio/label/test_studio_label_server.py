@@ -251,17 +251,6 @@ def test_an_action_is_on_the_disk_when_it_is_answered_and_undone_by_its_number(m
         assert not read_result(client.store, "labels-1").arrays["labeled"][2]
 
 
-def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(made: Path, tmp_path: Path, photos: Path) -> None:
-    store = open_store(made)
-    for client in running(store):
-        browsed = open_browsed_store(LabelConfig(index=made, serve=True), store)
-        other = browsed.pictures.sha256.copy()
-        other[5] = 0
-        object.__setattr__(browsed.pictures, "sha256", other)
-        assert client.ask("GET", "/api/thumbnails/5")[0] == 200
-        assert browsed.picture(5, 64) == "not the image that was embedded"
-
-
 def test_a_group_parts_where_the_tree_of_its_images_does(client: Client) -> None:
     status, _, body = client.ask("GET", "/api/parts/0")
     session = json.loads(client.ask("GET", "/api/session")[2])
