@@ -264,8 +264,3 @@ def test_the_shell_completes(
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     assert main([]) == 0
     assert capsys.readouterr().out.split() == completions
-
-
-def test_values_of_a_preset_come_with_what_their_marks_mean(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "presets", "--pattern", "dl2pa/cifar100", "--values"]) == 0
-    assert "[P] the paper" in capsys.readouterr().err

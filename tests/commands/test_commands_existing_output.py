@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.errors import OutputExistsError, output_exists
 
 # what makes it, what asks for other content under the same name, the output, and the option that names another
 OUTPUTS = {
@@ -77,16 +76,3 @@ def test_a_text_of_another_kind_is_not_replaced_though_it_was_asked_for(
     assert answer.code == 2
     assert "is something else" in answer.err
     assert out.read_text() == text
-
-
-def test_the_sentence_lists_what_can_be_done() -> None:
-    told = output_exists("a.h5")
-    assert isinstance(told, OutputExistsError)
-    assert str(told) == "a.h5: already exists. Pass --overwrite to replace it, or another --out."
-    told = output_exists("a", "--csv", "--result", state="and has other content", instead="--resume to go on")
-    ways = "Pass --resume to go on, --overwrite to replace it, another --csv, or another --result."
-    assert str(told) == f"a: already exists and has other content. {ways}"
-    assert (
-        str(output_exists("a", replaceable=False, note="It stays."))
-        == "a: already exists. Pass another --out. It stays."
-    )

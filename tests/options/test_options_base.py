@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, flag, metavar, option, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, metavar, option, preset_keys, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -197,10 +197,6 @@ def test_choices_are_found_beside_none_and_numbers() -> None:
 def test_operational_fields_are_no_preset_keys() -> None:
     assert "out" not in preset_keys(Pond)
     assert "depth" in preset_keys(Pond)
-
-
-def test_a_flag_is_the_field_with_dashes() -> None:
-    assert flag("num_clusters") == "--num-clusters"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from labelkit.options.presets import (
     preset_command,
     preset_folder_name,
     resolve,
-    shipped_presets,
 )
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, model_validator
@@ -300,9 +299,3 @@ def test_preset_folders_are_named_by_method_or_command() -> None:
     assert preset_folder_name(("train", "tidepool")) == "tidepool"
     assert preset_folder_name(("embed",)) == "embed"
     assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
-
-
-def test_the_presets_that_came_with_labelkit_are_found() -> None:
-    folder = shipped_presets()
-    assert folder is not None
-    assert folder.name == "presets"

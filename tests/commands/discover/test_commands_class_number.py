@@ -154,15 +154,7 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
     assert result["searched"] == [6, 12]
 
 
-# ---- the number and the plot are for others
-
-
-@pytest.mark.slow
-def test_the_number_can_be_passed_on(labelkit: Any, blobs: EmbeddingStore) -> None:
-    words = ("discover", "categories", "--index", blobs.path, "--criterion", "published", "--max-classes", "9")
-    found = labelkit(*words, "--json").json
-    lines = [line.split()[:3] for line in labelkit(*words).out.splitlines()]
-    assert [str(found["num_classes"]), *map(str, found["interval"])] in lines
+# ---- the plot is for others
 
 
 @pytest.mark.parametrize("criterion", ["auto", "published"])

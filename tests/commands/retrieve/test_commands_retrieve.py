@@ -72,13 +72,6 @@ def test_a_gpu_that_is_named_compares_the_rows(
     assert asked == ["cpu" if there else None]
 
 
-def test_every_image_of_a_folder_is_a_query(embedded: Path, photos: Path) -> None:
-    answer = retrieve(embedded, photos / "bee", k=1)
-
-    assert [query["query"] for query in answer["queries"]] == [f"{i:02d}.png" for i in range(12)]
-    assert [query["hits"][0]["sample_id"] for query in answer["queries"]] == [f"bee/{i:02d}.png" for i in range(12)]
-
-
 def test_unreadable_queries_of_a_folder_are_left_out_and_listed(embedded: Path, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "ant", tmp_path / "ant")
     (tmp_path / "ant" / "03.png").write_bytes(b"nothing")
@@ -106,26 +99,6 @@ def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Imag
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "0.png", k=4)
     with pytest.raises(DatasetError, match="all zero"):
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("notes.txt", b"a text", "not an image"),
-        ("lies.png", b"not a picture either", "not an image"),
-        ("empty.png", b"", "empty file"),
-    ],
-)
-def test_a_query_that_is_no_image_is_named(
-    embedded: Path, tmp_path: Path, name: str, content: bytes, problem: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-
-    with pytest.raises(DatasetError, match=problem) as caught:
-        retrieve(embedded, tmp_path / name)
-
-    assert caught.value.where == str(tmp_path / name)
-    assert caught.value.remedy == "Pass a JPEG or PNG file."
 
 
 # --- the model -----------------------------------------------------------------------------------
