@@ -153,7 +153,7 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            faults.append(Fault("--set", f"not KEY=VALUE (value {value_text(setting)})", "Write --set lr=0.1."))
+            faults.append(Fault("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1."))
         else:
             told.append((key, text, f"--set {key}"))
     for key, value, origin in told:

@@ -118,8 +118,8 @@ def list_presets(
             and path.parent.name == preset_folder_name(config_class.command)
         ]
         if not found:
-            remedy = "Give METHOD/NAME, such as 'san/*'; `labelkit list presets` has all."
-            raise ConfigError("--pattern", f"no preset is called like {pattern}", remedy)
+            remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
+            raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
         if values and not (quiet and not json):
             rows = [(*of, line.option, line.value, line.place) for *of, path in found for line in preset_lines(path)]
             for command, name, path in found if len(found) <= _EXPLAINED else ():

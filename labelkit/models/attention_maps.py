@@ -83,7 +83,7 @@ def attention_maps(
     aligned = check_blocks(align_blocks, depth) if update is not None else ()
     check_vision_transformer(vit, tuple(sorted({*wanted, *aligned})))
     if not has_class_token(vit):
-        problem = "has no class token, so that there is no attention of it to show"
+        problem = "has no class token whose attention could be shown"
         raise UnsupportedBackboneError(type(vit).__name__, problem, "Choose a ViT that pools by its class token.")
     images = torch.cat([weak, strong])
     settings = update or KeyUpdate()

@@ -118,16 +118,16 @@ def find_frozen_part(
     net: Any = vit
     depth = len(net.blocks)
     if train_stem or grad_from_block == 0:
-        problem = "every block is trained, so that nothing can be computed once and kept"
-        raise ConfigError("--reuse-frozen", problem, "Give --grad-from-block (and --no-train-stem), or leave it out.")
+        problem = "every block is trained, so there is no frozen part to cache"
+        raise ConfigError("--reuse-frozen", problem, "Pass --grad-from-block (and --no-train-stem), or do not reuse.")
     for name, module in net.named_modules():
         if _is_trained(name, grad_from_block):
             continue
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, nn.modules.batchnorm._BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} of the frozen part is a {kind}, which gives something else at each pass"
-            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+            problem = f"{name} of the frozen part is a {kind}, whose output differs in each pass"
+            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:
         return FrozenPart(((depth,), (depth,)), pooled=True)

@@ -68,7 +68,7 @@ class InferenceNetwork(nn.Module, ABC):
             ConfigError: images of a size that it cannot take.
         """
         del images
-        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
+        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector per image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results of ``embed`` and ``patch_features``, in one pass where the network can."""

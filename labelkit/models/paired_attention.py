@@ -221,7 +221,7 @@ def freeze_backbone(
         return [name for name, _ in vit.named_parameters()]
     depth = _depth(vit)
     if not 0 <= grad_from_block < depth:
-        problem = f"block {grad_from_block} leaves nothing to train in a backbone of {depth} blocks"
+        problem = f"there is no block {grad_from_block} to train in a backbone of {depth} blocks"
         raise ConfigError(
             "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train the heads alone."
         )
@@ -351,7 +351,7 @@ def _w_k(vit: nn.Module, index: int, space: UpdateSpace) -> Tensor | None:
     attention = net.blocks[index].attn
     name = type(vit).__name__
     if space == "token" and has_key_norm(attention):
-        problem = f"block {index} norms its keys after their projection, so tokens cannot take the step"
+        problem = f"block {index} normalizes its keys after the projection, so tokens cannot be updated"
         raise UnsupportedBackboneError(name, problem, 'Use the update space "key".')
     w_k = key_projection(attention)
     if space == "literal" and w_k.shape[0] != w_k.shape[1]:

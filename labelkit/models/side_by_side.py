@@ -99,13 +99,13 @@ class JoinedTokens(InferenceNetwork):
         super().__init__()
         backbone, name = getattr(inner, "backbone", None), inner.identity["name"]
         if not isinstance(backbone, Backbone):
-            raise ConfigError("--last-blocks", f"{name} has no blocks", "Choose a ViT, or leave it out.")
+            raise ConfigError("--last-blocks", f"{name} has no blocks", "Choose a ViT, or remove --last-blocks.")
         check_vision_transformer(backbone.net)
         if not has_class_token(backbone.net):
-            raise ConfigError("--last-blocks", f"{name} has no class token", "Choose a ViT that has one.")
+            raise ConfigError("--last-blocks", f"{name} has no class token", "Choose a ViT with a class token.")
         if last_blocks > backbone.info.depth:
-            problem = f"{name} has {backbone.info.depth} blocks, {last_blocks} were asked for"
-            raise ConfigError("--last-blocks", problem, "Request fewer.")
+            problem = f"{name} has {backbone.info.depth} blocks, but {last_blocks} were requested"
+            raise ConfigError("--last-blocks", problem, "Request fewer blocks.")
         self.inner, self._backbone_info = inner, backbone.info
         self.last_blocks, self.mean_patch = last_blocks, mean_patch
 

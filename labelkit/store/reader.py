@@ -476,7 +476,7 @@ class LazyRows:
             finite = np.isfinite(block).all(axis=1)
             if not finite.all():
                 where = f"{self._place} row {begin + int(np.argmin(finite))}"
-                raise Refused(where, "holds a number that is not finite", RESTORE)
+                raise Refused(where, "contains a number that is not finite", RESTORE)
             self._unchecked[number] = False
         return self._array[start:stop]
 

@@ -204,8 +204,8 @@ def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.Ca
         (["--set", "lr=0.1", "--set", "lr=0.2"], "--set lr: 0.2 contradicts --set lr 0.1. Keep one of them."),
         (["--lr", "0.1", "--lr", "0.2"], "--lr: 0.2 contradicts --lr 0.1. Keep one of them."),
         (["--normalize", "--set", "normalize=false"], "--set normalize: false contradicts --normalize true."),
-        (["--set", "lr"], "--set: not KEY=VALUE (value lr). Write --set lr=0.1."),
-        (["--set", "=3"], "--set: not KEY=VALUE (value =3). Write --set lr=0.1."),
+        (["--set", "lr"], "--set: lr is not of the form KEY=VALUE. Write --set lr=0.1."),
+        (["--set", "=3"], "--set: =3 is not of the form KEY=VALUE. Write --set lr=0.1."),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

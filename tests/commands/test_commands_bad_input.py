@@ -401,7 +401,7 @@ def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelk
 
     assert answer.code == 5
     assert "Traceback" not in answer.err
-    assert "Make room, then give the same command with --resume; earlier checkpoints are kept." in answer.err
+    assert "Free some disk space, then run the same command with --resume; earlier checkpoints are kept." in answer.err
     assert snapshot(place.out / "checkpoints") == checkpoints
     for name, tensor in run_network(place.out).network.state_dict().items():
         assert torch.equal(tensor, first[name]), name

@@ -113,7 +113,7 @@ def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, t
     (copy / "bee" / "01.png").write_bytes((copy / "bee" / "01.png").read_bytes() + b"x")
     answer = labelkit("verify", "--index", index, "--images", copy)
     assert answer.code == 3
-    assert "2 of 48 images are not what they were: ant/00.png: is missing; bee/01.png: " in answer.err
+    assert "2 of 48 images have changed or are missing: ant/00.png: is missing; bee/01.png: " in answer.err
     assert "46" in answer.out
 
 

@@ -70,7 +70,7 @@ def test_numbers_that_are_not_finite_are_found(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="not finite"):
         _ = open_store(tmp_path / "s.h5").embeddings
     [found] = verify_file(tmp_path / "s.h5")
-    assert ["row 3: holds a number that is not finite" in str(fault) for fault in found.faults] == [True]
+    assert ["row 3: contains a number that is not finite" in str(fault) for fault in found.faults] == [True]
 
 
 def _with_nan(monkeypatch):

@@ -160,7 +160,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images predicted jointly, the others from these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, and the rest from these")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
         progress.warning(f"{used:,} of {known:,} labels are used")

@@ -170,7 +170,7 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
         raise DatasetError(
             where,
             f"{len(missing)} of {len(sizes)} classes have no usable label: {names}{more}",
-            "Label an image of each (--labels FILE), or pass --missing-class skip to never predict them.",
+            "Label an image of each class (--labels FILE), or pass --missing-class skip to ignore these classes.",
         )
     if (
         len(there)
@@ -180,7 +180,7 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
     ):
         current_progress().message(
             f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; discovered images are "
-            "divided in the same proportions (--per-class: equally)"
+            "divided among the classes in the same proportions (pass --per-class for equal numbers)"
         )
 
 
@@ -204,8 +204,8 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
         raise Mismatch(
             str(store.path),
-            f"holds other images than {first.path}: {len(mine & theirs)} of {first.n} and {store.n} are in both "
-            f"({examples})",
+            f"contains different images from {first.path}: {len(mine & theirs)} of {first.n} and {store.n} images are "
+            f"in both ({examples})",
             "Embed the same data set and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both
@@ -234,7 +234,7 @@ def _finish(
         wanted = sum(report.quota for report in found.per_class if report.quota is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
-            f"found {len(found.indices)}{asked}, fewer images than requested: there are no more candidates"
+            f"only {len(found.indices)}{asked} images were found, since there are no more candidates"
         )
     path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
     errors = None
@@ -395,7 +395,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         raise DatasetError(
             given.where,
             "has no usable labels, and this command needs some of every class",
-            "Label a few images in a file path,label and pass --labels FILE"
-            + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
+            "Write a CSV with columns path,label for some images of each class and pass it as --labels FILE"
+            + (", or pass --num-labels N to draw labels for an evaluation." if (given.truth >= 0).any() else "."),
         )
     return given

@@ -68,13 +68,13 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     @model_validator(mode="after")
     def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
         if self.labels is not None and self.num_labels is not None:
-            raise ValueError("give labels by --labels FILE or --num-labels N, not both")
+            raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
             raise ValueError(f"count must be >= 0, or double (value {self.count})")
         if self.per_class is not None and self.count != "double":
-            raise ValueError("give --count or --per-class, not both")
+            raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":
-            raise ValueError("--per-class goes with --balance balanced")
+            raise ValueError("--per-class requires --balance balanced")
         return self
 
 
@@ -100,9 +100,9 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     @model_validator(mode="after")
     def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
         if self.fuse_with and self.fusion == "none":
-            raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
+            raise ValueError("--fuse-with requires --fusion distance, cascade or rank")
         if not self.fuse_with and self.fusion != "none":
-            raise ValueError("--fusion needs further stores: --fuse-with B.h5,C.h5")
+            raise ValueError("--fusion requires more stores: pass --fuse-with B.h5,C.h5")
         return self
 
 
@@ -163,7 +163,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
-            raise ValueError("give --result (beside the store) or --table (a CSV), not both")
+            raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
         if self.generation is not None and self.table is None:
-            raise ValueError("--generation goes with --table")
+            raise ValueError("--generation requires --table")
         return self

@@ -111,7 +111,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     result, ids = _grouped(store, config)
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
-        raise StoreError(result.where, "groups no images", "Recreate it from this store.")
+        raise StoreError(result.where, "contains no groups of images", "Recreate the result from this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
@@ -152,14 +152,14 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
     if config.num_clusters is not None:
         name = config.grouping or "categories"
     if name is None:
-        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
+        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without --num-classes."
         if "logits" in store.extras:
-            remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
+            remedy = "Run `labelkit discover head` on this store first, or pass --num-clusters."
         raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
     result = read_result(store, name, allow_stale=True)
     if result.stale:
-        problem = f"made from other content than {store.path} has now"
-        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        problem = f"was made from a different version of {store.path}"
+        raise Mismatch(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
@@ -200,9 +200,9 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which have labels now: it "
-            "was made without them",
-            f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which now have labels: the "
+            "result was made without these labels",
+            f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 

@@ -61,11 +61,11 @@ class DiscoverCategoriesConfig(
     @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
         if self.plot is not None and self.num_classes is not None:
-            raise ValueError("--plot has nothing to draw with --num-classes; leave one out")
+            raise ValueError("--plot has nothing to draw if --num-classes is set: remove one of these options")
         for name in ("min_classes", "max_classes"):
             if self.num_classes is not None and getattr(self, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} is for a number that is estimated; leave out --num-classes"
+                    f"--{name.replace('_', '-')} applies only if the number is estimated: remove --num-classes"
                 )
         return self
 

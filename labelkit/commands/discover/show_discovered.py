@@ -101,12 +101,14 @@ def _check_request(config: ShowDiscoveredConfig) -> None:
             "show discovered", "there is nothing to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
         )
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "missing", "Pass a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
     if config.index is None and config.map is not None:
         raise ConfigError("--map", "needs the features of a store", "Pass --index.")
     if config.index is None and config.dataset is None:
         raise ConfigError(
-            "--dataset", "is missing: without a store, the location of the images is unknown", "Pass it, or --index."
+            "--dataset",
+            "is missing: without a store, the location of the images is unknown",
+            "Pass --dataset or --index.",
         )
 
 
@@ -153,13 +155,13 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         if missing:
             raise ConfigError(
                 "--classes",
-                f"no image of {missing[0]!r} was discovered (classes with some: {', '.join(classes)})",
-                "Choose others.",
+                f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})",
+                "Choose classes with discovered images.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result contains no discovered images", "Raise --count.")
+        raise StoreError(str(config.index), "the result contains no discovered images", "Repeat with a larger --count.")
     return _Shown(found, given, truth, classes, what)
 
 
@@ -177,7 +179,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     Raises:
         StoreError: there is none or more than one, or it is of another kind.
     """
-    remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on it first."
+    remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on this store first."
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
@@ -196,7 +198,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
         raise NotAStore(str(store.path), "has no result with discovered images", remedy)
     if len(found) > 1:
         names = ", ".join(result.name for result in found)
-        raise ConfigError("--result", f"{store.path} has {len(found)} results of this kind: {names}", "Choose one.")
+        raise ConfigError("--result", f"{store.path} has {len(found)} such results: {names}", "Choose one of these.")
     return found[0]
 
 

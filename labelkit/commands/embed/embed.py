@@ -206,8 +206,8 @@ def _embed_pending(work: _Work) -> int:
         return 0
     if config.processes > len(parts):
         current_progress().message(
-            f"only {len(parts)} of {config.processes} processes have work, in parts of {work.run.plan.part_rows:,} "
-            "images: lower --part-rows"
+            f"only {len(parts)} of {config.processes} processes have work, since each part has "
+            f"{work.run.plan.part_rows:,} images; lower --part-rows to use more"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
         if config.ray_address is None and min(config.processes, len(parts)) == 1:
@@ -263,7 +263,7 @@ def _published(work: _Work) -> EmbeddingStore:
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` changes that")
+        current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
@@ -320,8 +320,8 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         place = {name: row for row, name in enumerate(dataset.sample_ids)}
         gone = [name for name in ids if name not in place]
         if gone:
-            problem = f"{len(gone)} images are gone since this run began, first: {gone[0]!r}"
-            raise DatasetError(dataset.name, problem, "Restore them, or choose another --out.")
+            problem = f"{len(gone)} images have disappeared since this run began, first: {gone[0]!r}"
+            raise DatasetError(dataset.name, problem, "Restore these images, or choose another --out.")
         source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)

@@ -163,8 +163,8 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
     missing = single is None if kind == ".npy" else not columns
     if missing:
         held = ", ".join(sorted(result.arrays))
-        problem = f"{result.path} holds nothing that fits {kind}: {held}"
-        raise ConfigError("--out", problem, "Write .npz, which takes all of it.")
+        problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
+        raise ConfigError("--out", problem, "Write .npz, which can hold all arrays.")
     return _Export(columns, None, arrays, single)
 
 

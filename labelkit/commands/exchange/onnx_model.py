@@ -27,7 +27,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     missing = missing_packages()
     if missing:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
-        raise ConfigError("--what model", problem, "pip install onnx onnxruntime onnxscript.")
+        raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
     model = store.model
     network = recorded_network(model, config.checkpoint).network
     notes = {
@@ -39,7 +39,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     try:
         content = onnx_bytes(network, notes)
     except NotExported as error:
-        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it through labelkit.") from error
+        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it in labelkit only.") from error
     try:
         commit_bytes(out, content, replace=config.overwrite)
     except FileExistsError as error:

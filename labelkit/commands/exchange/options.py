@@ -112,17 +112,17 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     def _options_mean_something(self) -> ImportConfig:
         kind = self.source.suffix.lower()
         if kind == ".csv" and self.ids is not None:
-            raise ValueError("--ids goes with files of arrays; a CSV names its rows in a column (--ids-key)")
+            raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
-            raise ValueError("--embeddings-key has no meaning for a .npy file, which is one array")
+            raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
-            raise ValueError("the names come from --ids or from --ids-key")
+            raise ValueError("pass either --ids or --ids-key, not both")
         keys = (self.ids_key, self.labels_key, self.splits_key, self.labeled_key)
         is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
         if kind == ".npy" and not is_csv and any(key is not None for key in keys):
-            raise ValueError("a .npy file has no other arrays; keys name columns of --ids FILE.csv")
+            raise ValueError("a .npy file contains no other arrays: keys select columns of --ids FILE.csv")
         if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
-            raise ValueError("--out is a file to read")
+            raise ValueError("--out is also an input: choose another name")
         return self
 
 
@@ -167,23 +167,23 @@ class ExportConfig(OverwriteOption, IndexOption):
     @model_validator(mode="after")
     def _format_is_known(self) -> ExportConfig:
         if self.out is None and self.format is None:
-            raise ValueError("give --out FILE, or --format for a file beside the store")
+            raise ValueError("pass --out FILE, or --format to write a file next to the store")
         if self.out is not None and self.format is not None and self.kind != f".{self.format}":
-            raise ValueError(f"--format {self.format} and --out {self.out.name} are two formats")
+            raise ValueError(f"--format {self.format} and --out {self.out.name} are different formats: remove --format")
         return self
 
     @model_validator(mode="after")
     def _result_is_named(self) -> ExportConfig:
         if (self.what == "result") != (self.result is not None):
-            raise ValueError("--what result and --result NAME go together")
+            raise ValueError("--what result and --result NAME require each other")
         return self
 
     @model_validator(mode="after")
     def _model_is_onnx(self) -> ExportConfig:
         if (self.what == "model") != (self.kind == ".onnx"):
-            raise ValueError("--what model goes with --out NAME.onnx or --format onnx, and with no other format")
+            raise ValueError("--what model writes only ONNX: pass --out NAME.onnx or --format onnx")
         if self.checkpoint is not None and self.what != "model":
-            raise ValueError("--checkpoint goes with --what model")
+            raise ValueError("--checkpoint requires --what model")
         return self
 
     @property

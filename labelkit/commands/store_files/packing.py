@@ -111,8 +111,8 @@ def pack_store(
             # Another process was first, just now.
             return _check_same(out, store, results, sharded=shards is not None), True
         except UnicodeEncodeError as error:
-            problem = f"would hold {error.object!r}, a name that is not UTF-8"
-            raise Refused(str(out), problem, "Delete the results that other programs made.") from error
+            problem = f"would contain {error.object!r}, a name that is not UTF-8"
+            raise Refused(str(out), problem, "Delete the results written by other programs.") from error
         except OSError as error:
             raise resource_error(error, str(out)) from error
     return open_store(out), False

@@ -59,8 +59,8 @@ def _look_at_store(out: Path) -> SimpleResult:
         run, dense = embedding_status(out, task.advance), patches_status(out, task.advance)
     store, fault = _open(out)
     if store is None and fault is None and run is None and dense is None:
-        problem = "there is neither a store nor an unfinished run that makes it"
-        raise NotAStore(str(out), problem, "Check the name; `labelkit embed` makes one.")
+        problem = "there is neither a store nor an unfinished run of this name"
+        raise NotAStore(str(out), problem, "Check the name, or create the store with `labelkit embed`.")
     patches, patch_fault = _open_patches(store)
     records: dict[str, dict[str, Any] | None] = {
         "store": None if store is None else _store_record(store),
@@ -230,7 +230,7 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
 
 def _no_plan(folder: Path) -> Damaged:
     remedy = "Delete the run folder, or repeat the command with --overwrite."
-    return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", remedy)
+    return Damaged(str(folder / "plan.json"), "is not a plan: the file was changed, or the disk is failing", remedy)
 
 
 def _run_record(status: RunStatus) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:
         return checked
-    problem = "holds nothing that can be checked"
-    raise NotAStore(str(path), problem, "Give a store, its .results or .patches, a run folder or a checkpoint.")
+    problem = "contains nothing that can be checked"
+    raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
 def _of_checkpoint(status: CheckpointStatus) -> Verified:
@@ -141,7 +141,7 @@ def _of_embedding(folder: Path) -> list[Verified]:
     except StoreError as error:
         return [Verified("unfinished run", str(folder), faults=[error])]
     if status is None or status.folder != folder:
-        raise NotAStore(str(folder), "is not where a run folder is", "Give NAME.h5.run, or the store.")
+        raise NotAStore(str(folder), "is not the location of a run folder", "Pass NAME.h5.run, or the store.")
     faults: list[LabelkitError] = [error for _, error in status.damaged]
     return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, faults)]
 
@@ -150,7 +150,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} does not name images", "Pass a store or matches as --index.")
+        raise ConfigError("--images", f"{path} does not list images", "Pass a store or matches as --index.")
     with suppress(StoreError):
         are_files = True
         if kind == "matches":
@@ -165,7 +165,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
             with current_progress().task("images", total=len(names)) as task:
                 faults = verify_images(root, names, np.asarray(sha256), task.advance)
         else:
-            text = "the images of this store were never files (a bundled or generated data set), so none is compared"
+            text = "the images of this store were never files (a bundled or generated data set): no files are checked"
             current_progress().message(text)
         return {"root": root, "total": len(names), "are_files": are_files, "faults": faults}
     return None
@@ -177,8 +177,8 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
     more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
     remedy = "Restore them, or embed again."
     if sum(what == MISSING for _, what in faults) == images["total"]:
-        remedy = "Give the folder that the names are relative to, as it was given to embed."
-    problem = f"{len(faults)} of {images['total']} images are not what they were: {listed}{more}"
+        remedy = "Pass the folder to which image names are relative, as in `labelkit embed`."
+    problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
     return DatasetError(str(images["root"]), problem, remedy)
 
 
@@ -270,8 +270,8 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
         return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
     store = _open_if_there(folder.with_name(folder.name.removesuffix(".patches")))
     if store is not None and (listed["store_digest"], listed["rows"]) != (store.content_digest, store.n):
-        problem = f"the patches belong to other content than {store.path} has now"
-        listing.faults.append(Mismatch(str(folder), problem, "Make them again: `labelkit embed ... --dense`."))
+        problem = f"the patches belong to a different version of {store.path}"
+        listing.faults.append(Mismatch(str(folder), problem, "Run `labelkit embed ... --dense` again."))
     checked = [listing]
     for entry in listed["files"]:
         path = folder / entry["name"]
@@ -331,8 +331,8 @@ def _verify_result(
     try:
         with open_file(place, schema.FORMAT_RESULT) as file:
             if packed not in (None, file.content_digest):
-                problem = f"exists twice: {path}:/results/{name} has other content"
-                found.faults.append(StoreError(str(place), problem, "Give it another name, or delete it."))
+                problem = f"exists twice: {path}:/results/{name} has different content"
+                found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
             _compare_blocks(file, found, report)
             _check_result(file, place, name, store, found)
     except LabelkitError as error:
@@ -343,8 +343,8 @@ def _verify_result(
 def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
     stale = store is not None and file.attributes[""].get("store_digest") != store.content_digest
     if stale and store is not None:
-        problem = f"made from other content than {store.path} has now"
-        found.faults.append(Mismatch(file.place(""), problem, "Make it again or delete it."))
+        problem = f"was made from a different version of {store.path}"
+        found.faults.append(Mismatch(file.place(""), problem, "Recreate or delete this result."))
     rows = None if stale or store is None else store.n
     if not found.faults or stale:
         _collect(found, lambda: parse_result(file, path, name, rows, stale=stale))
@@ -370,8 +370,8 @@ def _open_if_there(path: Path) -> EmbeddingStore | None:
 def _compare_models(found: Verified, model: ModelIdentity, store: EmbeddingStore | None) -> None:
     keys = [] if store is None else [key for key in model.differences(store.model) if key not in ("layer", "pooling")]
     if keys:
-        problem = f"made by another model than the store: {', '.join(keys)} differ"
-        found.faults.append(Mismatch(found.where, problem, "Make them again: `labelkit embed ... --dense`."))
+        problem = f"was made by a different model from the store: {', '.join(keys)} differ"
+        found.faults.append(Mismatch(found.where, problem, "Run `labelkit embed ... --dense` again."))
 
 
 def _collect(found: Verified, check: Callable[[], object]) -> None:
@@ -397,7 +397,7 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                 finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
                 if not finite.all():
                     where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
-                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                    raise Refused(where, "contains a number that is not finite", RESTORE)
                 start += len(block) if block.ndim else 0
         except StoreError as error:
             found.faults.append(error)
@@ -431,7 +431,7 @@ def verify_images(
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Give the folder that the names of the images are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder to which image names are relative.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:

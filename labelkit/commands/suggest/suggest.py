@@ -160,8 +160,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
         current_progress().warning(
-            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near-duplicates "
-            "of these or of labeled images (--duplicate-share)"
+            f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
+            "near-duplicates of these or of labeled images (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     guesses = chosen.guesses
@@ -219,7 +219,7 @@ def _doubt(
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
-            current_progress().message("fewer than two classes have labels, so only coverage counts")
+            current_progress().message("fewer than two classes have labels, so images are chosen by coverage only")
         return _Doubt(None, lambda _: "", lambda _: "", "none")
     claims = nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
@@ -246,8 +246,8 @@ def _doubt_of_result(
     if len(there) < 2:
         raise StoreError(
             str(result.path),
-            f"does not have two or more groups for these images ({len(there)})",
-            "Name one with two or more.",
+            f"has fewer than two groups for these images ({len(there)})",
+            "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     claims = nearest_classes(features, _means(features, groups, there), there)

@@ -251,7 +251,7 @@ def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
 def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
     def build(size: int, channels: int) -> nn.Module:
         if size < MIN_SIDE:
-            remedy = f"Use at least {MIN_SIDE}."
+            remedy = f"Use at least {MIN_SIDE} pixels."
             raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 

@@ -87,7 +87,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     stages = stage_names(net)
     if count > len(stages):
         listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "shows no stages"
-        remedy = f"Give {len(stages)} at most." if stages else "Leave it out, or choose another --backbone."
+        remedy = f"Pass at most {len(stages)}." if stages else "Remove --freeze-stages, or choose another --backbone."
         raise ConfigError(f"--freeze-stages {count}", f"{name} {listed}", remedy)
     container = stages[0].rpartition(".")[0]
     units = [child for child, _ in net.named_children() if child != container]
@@ -99,8 +99,8 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     finally:
         net.train(was_training)
     if found is None:
-        problem = f"{name} cannot be cut after {stages[count - 1]}: what follows needs more than the maps that leave it"
-        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or leave it out.")
+        problem = f"{name} cannot be cut after {stages[count - 1]}: later layers need more than its feature maps"
+        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or 0 stages.")
     for part in found.names:
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():
@@ -131,7 +131,7 @@ def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
         for name, module in net.get_submodule(part).named_modules():
             if isinstance(module, _BatchNorm) and module.running_mean is None:
                 problem = f"{part}.{name} normalizes with the statistics of each batch"
-                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
 
 
 class _Left(Exception):  # noqa: N818 - no error: a way out of a pass

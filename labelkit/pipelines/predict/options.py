@@ -80,19 +80,19 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     @classmethod
     def _one_standard_input(cls, new: tuple[Path, ...]) -> tuple[Path, ...]:
         if new.count(Path("-")) > 1:
-            raise ValueError("- can be read once only")
+            raise ValueError("standard input (-) can be listed only once")
         return new
 
     @model_validator(mode="after")
     def _column_of_a_table(self) -> PredictConfig:
         if self.label_column is not None and self.labels is None:
-            raise ValueError("--label-column names a column of --labels FILE")
+            raise ValueError("--label-column requires --labels FILE")
         return self
 
     @model_validator(mode="after")
     def _tables_are_shown(self) -> PredictConfig:
         if self.out is not None and self.format == "table":
-            raise ValueError("--format table is for the screen; --out takes csv or jsonl")
+            raise ValueError("--format table is only for the screen: with --out, pass csv or jsonl")
         return self
 
     @property

@@ -81,8 +81,8 @@ def open_source(place: Path, result: str | None) -> Source:
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no answers to predict by"
-            raise StoreError(str(path), problem, f"Make some: `labelkit discover answer --index {path}`.")
+            problem = "has no predictions from which new images could be predicted"
+            raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
     rule = _rule(store, found)
     return Source(store, found, rule, group_names(found), float(found.params.get("min_confidence", 0.0)))
@@ -94,7 +94,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     Raises:
         ConfigError: it is no such folder, or nothing is finished in it.
     """
-    remedy = "Give a folder that `labelkit start` made, or a store (NAME.h5)."
+    remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
     last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
@@ -112,11 +112,11 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was made by a labelkit that kept no rule for new images"
-            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+            problem = "was made by a version of labelkit that stored no rule for predicting new images"
+            raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         if "rule_threshold" in result.arrays:
-            problem = "was made with --coverage, a rule that labelkit has no more"
-            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+            problem = "was made with --coverage, which labelkit no longer supports"
+            raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
@@ -230,7 +230,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
                 continue
             names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
             if not names:
-                raise DatasetError(str(entry), "no images", "Pass a folder of photos.")
+                raise DatasetError(str(entry), "contains no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
 
 
@@ -336,13 +336,13 @@ def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]
     said = []
     if mine:
         said.append(
-            f"of {len(mine)} photos with a label {counts['right']} are named right "
+            f"of {len(mine)} photos with a label, {counts['right']} are predicted correctly "
             f"({percent(counts['right'] / len(mine))} %)"
         )
-        said.append(f"of the {len(sure)} that are answered, {counts['answered_right']}")
+        said.append(f"of the {len(sure)} of these that are not unsure, {counts['answered_right']} are correct")
     if others:
         inside = counts["of_new_classes_in_new_groups"]
-        said.append(f"of {len(others)} whose class has no name here, {inside} are in groups without a name")
+        said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
     current_progress().message("; ".join(said))
     return counts
 
@@ -354,7 +354,7 @@ def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
     more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
     problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
-    return DatasetError("photos", problem, "Repair or remove them, or raise --max-bad.")
+    return DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
 
 
 def _csv(predictions: list[Prediction]) -> str:

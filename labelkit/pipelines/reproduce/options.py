@@ -57,5 +57,5 @@ class ReproduceConfig(StageConfig):
         if self.all == (self.table is not None):
             raise ValueError("name a table, or pass --all")
         if self.all and self.row is not None:
-            raise ValueError("--row goes with one table, not with --all")
+            raise ValueError("--row requires a single table and cannot be combined with --all")
         return self

@@ -161,11 +161,11 @@ def collect_labels(
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new ones are used")
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
     for name, count, near in _slips(known):
         progress.warning(
-            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the same, replace it in "
-            f"{class_table.get(name, folder / GIVEN)} and run again"
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace {name!r} "
+            f"in {class_table.get(name, folder / GIVEN)} and run again"
         )
     return KnownLabels(
         known,
@@ -198,9 +198,9 @@ def _without_old(
     if stale:
         table, given = told
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} ignored, of photos that have since been corrected, deleted or renamed; "
-            "the labels are recorded, so you can leave out --labels; if they are right for the photos that now have "
-            f"these names, add them to {given}"
+            f"{table}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "
+            "labels are already recorded, so you can leave out --labels. If they are right for the photos that now "
+            f"have these names, add them to {given}"
         )
     return {place: text for place, text in placed.items() if place not in stale}
 
@@ -212,8 +212,8 @@ def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> N
         progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
     if waiting := [label for label in followed.away if label not in known_away]:
         progress.warning(
-            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): {folder / AWAY} keeps them until the "
-            "photos return"
+            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): the labels are kept in {folder / AWAY} "
+            "until the photos return"
         )
     if followed.edited:
         progress.warning(
@@ -355,9 +355,7 @@ class OwnTables:
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
-            told = (
-                f"{path} is not as a call wrote it and is kept as {other}; pass lines that you corrected with --labels"
-            )
+            told = f"{path} was edited and is kept as {other}; pass lines that you corrected with --labels"
             current_progress().warning(told)
         return True
 

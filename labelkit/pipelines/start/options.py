@@ -64,5 +64,5 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     @model_validator(mode="after")
     def _column_of_a_table(self) -> StartConfig:
         if self.label_column is not None and not self.labels:
-            raise ValueError("--label-column names a column of --labels FILE")
+            raise ValueError("--label-column requires --labels FILE")
         return self

@@ -121,7 +121,7 @@ class Segmenter(InferenceNetwork):
         super().__init__()
         backbone = getattr(inner, "backbone", None)
         if not isinstance(backbone, Backbone):
-            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Leave it out.")
+            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Remove --tune.")
         self.backbone = copy.deepcopy(backbone).requires_grad_(True)
         self._spec, self._kind = inner.input_spec, kind
         device = next(self.backbone.parameters()).device

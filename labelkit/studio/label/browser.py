@@ -212,7 +212,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     name = config.result or (None if begins else _newest_session(store, there))
     if name is not None and name in there and not config.overwrite:
         if begins:
-            raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
+            raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
         session = restore_session(store, read_result(store, name))
         current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
         return session

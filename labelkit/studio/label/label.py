@@ -133,12 +133,12 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     """
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Leave out --csv.")
+        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
     if missing:
-        problem = f"{len(missing)} of {store.n} images of {store.path} are not there, first: {missing[0]}"
+        problem = f"{len(missing)} of {store.n} images of {store.path} are missing, first: {missing[0]}"
         raise DatasetError(str(root), problem, "Pass --dataset (and --data-root).")
     has_splits = store.splits is not None and bool(store.split_names)
     lines, unwritable = [], 0
@@ -155,7 +155,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
             line.append(store.split_names[split] if split >= 0 else "")
         lines.append(line)
     if unwritable:
-        current_progress().warning(f"{path}: {unwritable} images left out, whose names are not valid text")
+        current_progress().warning(f"{path}: {unwritable} images are left out: their names are not valid text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
@@ -167,8 +167,8 @@ def check_server() -> None:
     """
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
-            problem = f"needs Starlette and uvicorn, and {name} is not installed"
-            raise ConfigError("--serve", problem, "pip install starlette uvicorn.")
+            problem = f"needs Starlette and uvicorn, but {name} is not installed"
+            raise ConfigError("--serve", problem, "Run `pip install starlette uvicorn`.")
 
 
 def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
@@ -247,8 +247,8 @@ def _hold(held: contextlib.ExitStack, folder: Path) -> None:
     try:
         held.enter_context(hold_lock(folder))
     except BusyError as error:
-        problem = "another `labelkit label --serve` works on this store"
-        raise BusyError(str(folder), problem, "Use its link, or end it with Ctrl-C first.") from error
+        problem = "another `labelkit label --serve` is running on this store"
+        raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
     remove_leftovers(folder)
 
 

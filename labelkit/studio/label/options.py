@@ -122,28 +122,28 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         if self.serve:
             for name in ("csv", "export", "out", "link"):
                 if name in self.model_fields_set:
-                    raise ValueError(f"--serve goes without --{name}: write labels after it")
+                    raise ValueError(f"--serve cannot be combined with --{name}: write labels afterward")
             return self
         told = [name for name in ("open", "host", "port") if name in self.model_fields_set]
         if told:
-            raise ValueError(f"--{told[0]} goes with --serve")
+            raise ValueError(f"--{told[0]} requires --serve")
         if self.grouping is not None and self.export != "atlas":
-            raise ValueError("--grouping goes with --serve or --export atlas")
+            raise ValueError("--grouping requires --serve or --export atlas")
         if self.from_ is None and self.csv is None and self.export is None:
-            raise ValueError("give labels with --from FILE, what to write with --csv or --export, or --serve")
+            raise ValueError("pass --from FILE (labels to read), --csv or --export (labels to write), or --serve")
         if self.from_ is None and self.result is not None:
-            raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
+            raise ValueError("--result requires --from; pass an existing result as --labels")
         if self.labels is not None and not self.own_labels:
-            raise ValueError("--no-own-labels goes without --labels")
+            raise ValueError("--no-own-labels cannot be combined with --labels")
         return self
 
     @model_validator(mode="after")
     def _set_is_whole(self) -> LabelConfig:
         if (self.export is None) != (self.out is None):
-            raise ValueError("--export and --out go together")
+            raise ValueError("--export and --out require each other")
         suffix = SET_FILES.get(self.export or "")
         if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
             raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
         if self.link and (self.export is None or suffix is not None):
-            raise ValueError("--link goes with --export imagefolder, huggingface or fiftyone")
+            raise ValueError("--link requires --export imagefolder, huggingface or fiftyone")
         return self

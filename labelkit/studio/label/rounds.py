@@ -63,14 +63,14 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
     name = own_result(config.labels, store)
     if name is None:
-        problem = f"{config.labels} is no result of {store.path}"
-        raise ConfigError("--labels", problem, "Give a file with --from, or name an earlier result.")
+        problem = f"{config.labels} is not a result of {store.path}"
+        raise ConfigError("--labels", problem, "Pass a file with --from, or an earlier result with --labels.")
     given = labels_to_use(config.labels, store, rows)
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         raise StoreError(
-            str(result.path), "does not record which round its labels come from", "Make it with `labelkit label`."
+            str(result.path), "does not record which round its labels come from", "Create it with `labelkit label`."
         )
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
@@ -109,7 +109,7 @@ def add_labels(
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         raise DatasetError(
             str(path),
-            f"{len(conflicts)} images have another label already\n  {shown}{more}\n",
+            f"{len(conflicts)} images already have another label\n  {shown}{more}\n",
             "Pass --conflicts new to use the new labels, or --conflicts old to keep the old ones.",
         )
     told: dict[str, object] = {

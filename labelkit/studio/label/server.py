@@ -128,7 +128,7 @@ class Guard:
         if scope["path"].startswith("/api/"):
             given = headers.get(b"authorization", [b""])
             if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
-                return _refuse(401, "the link is not complete: open the one that the command printed")
+                return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python makes no number of very many digits
             return _refuse(404, "there is nothing of this name")
         length = headers.get(b"content-length", [b"0"])[0]

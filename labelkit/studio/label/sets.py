@@ -130,12 +130,12 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     written = [row for row, name in enumerate(store.sample_ids) if not any("\ud800" <= one <= "\udfff" for one in name)]
     left_out = store.n - len(written)
     if left_out:
-        current_progress().warning(f"{config.out}: {left_out} images left out, whose names are not valid text")
+        current_progress().warning(f"{config.out}: {left_out} images are left out: their names are not valid text")
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
             raise DatasetError(
-                str(store.path), "no image has a label, so there are no class folders", "Label some images."
+                str(store.path), "no image has a label, so there are no class folders", "Label some images first."
             )
     rows = np.array(written, dtype=np.int64)
     return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
@@ -144,7 +144,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """A label of a whole image is an annotation whose box is the image."""
     if not store.has_images:
-        raise StoreError(str(store.path), "does not record the size of its images", "Make it with `labelkit embed`.")
+        raise StoreError(str(store.path), "does not record the size of its images", "Use `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
         {"id": place + 1, "file_name": name, "width": width, "height": height}
@@ -213,8 +213,8 @@ def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
         )
     root = images.root.resolve()
     if config.out.resolve().is_relative_to(root):
-        problem = f"{config.out} lies in {root}, whose images it would copy"
-        raise ConfigError("--out", problem, "Choose a place outside of it.")
+        problem = f"{config.out} is inside {root}, from which images are copied"
+        raise ConfigError("--out", problem, "Choose a folder outside of the image folder.")
     places, tables = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}[
         str(config.export)
     ](found)
@@ -261,7 +261,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
     if bad:
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         problem = f"{len(bad)} of {len(places)} images cannot be written: {'; '.join(bad[:_SHOWN])}{more}"
-        raise DatasetError(str(root), problem, "Embed them again, or pass --dataset (and --data-root).")
+        raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 
 def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
@@ -269,8 +269,8 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
     bad = [name for name in used if not _is_folder_name(name)]
     bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
     if bad:
-        problem = f"{len(bad)} classes cannot be folders: {', '.join(map(repr, bad[:_SHOWN]))}"
-        raise ConfigError("--export imagefolder", problem, "Rename them, or use another format.")
+        problem = f"{len(bad)} class names cannot be folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
+        raise ConfigError("--export imagefolder", problem, "Rename these classes, or use another format.")
     files = _flat_names(found.ids, stems=False)
     return [f"{found.name(place)}/{file}" for place, file in enumerate(files)], {}
 
@@ -284,8 +284,8 @@ def _is_folder_name(name: str) -> bool:
 def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
     lost = sorted({name for name in map(found.name, range(len(found.ids))) if name in _NO_VALUES})
     if lost:
-        problem = f"datasets reads {', '.join(map(repr, lost))} in metadata.csv as no label"
-        raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
+        problem = f"the datasets library would read {', '.join(map(repr, lost))} in metadata.csv as missing labels"
+        raise ConfigError("--export huggingface", problem, "Rename these classes, or use another format.")
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
         raise DatasetError(sorted(taken)[0], "is the name of both an image and a table", "Rename the image.")

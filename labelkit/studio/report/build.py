@@ -99,7 +99,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))
     content = render_page(page)
     if len(content) > config.max_bytes:
-        raise ConfigError("--max-size", f"the page takes {len(content):,} bytes", "Raise it a little.")
+        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size slightly.")
     commit_bytes(config.out, content)
     return _summary(config, page, len(content), time.monotonic() - started)
 
@@ -135,8 +135,8 @@ def _thumbnails(
     if room < 0:
         raise ConfigError(
             "--max-size",
-            f"the page takes {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
-            "Raise it, or lower --max-images or --neighbors.",
+            f"the page needs {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
+            "Raise --max-size, or lower --max-images or --neighbors.",
         )
     place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
     rows = np.array([place.get(store.sample_ids[int(row)], -1) for row in images.rows], dtype=np.int64)
@@ -147,7 +147,7 @@ def _thumbnails(
         reasons = ", ".join(f"{count} {reason}" for reason, count in made.missing.items())
         current_progress().warning(f"{sum(made.missing.values())} images are shown as placeholders: {reasons}")
     if made.left_out:
-        current_progress().warning(f"{made.left_out} images have no thumbnail: they do not fit in {config.max_size}")
+        current_progress().warning(f"{made.left_out} images have no thumbnail: the page would exceed {config.max_size}")
     return made
 
 

@@ -220,7 +220,7 @@ def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Findin
 
 def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
     """Return the lines of a table, whatever separates its columns."""
-    remedy = f"Make it again with `{command} --out {path} --overwrite`."
+    remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
         text = decode_table(read_table(path))
     except UnicodeDecodeError as error:

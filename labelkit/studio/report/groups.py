@@ -134,7 +134,7 @@ def find_results(store: EmbeddingStore) -> list[Candidate]:
         try:
             result = read_result(store, name)
         except StoreError as error:
-            current_progress().warning(f"{error}; the page shows the others")
+            current_progress().warning(f"{error}; the page shows the other results")
             found.append(Candidate(None, name, shown_text(f"cannot be used: {error.problem}"), ""))
             continue
         found.append(Candidate(result, name, shown_text(result.kind), shown_text(result.stage)))

@@ -418,7 +418,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
     assert "has no group for 'fig', 'pear', which have labels now" in done.err
-    assert "Make it again with these labels" in done.err
+    assert "again with these labels" in done.err
 
 
 def without_labels(build: Build) -> EmbeddingStore:
@@ -517,7 +517,7 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "made from other content"),
         (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
-        (with_a_row_that_is_no_number, Refused, "holds a number that is not finite"),
+        (with_a_row_that_is_no_number, Refused, "contains a number that is not finite"),
     ],
 )
 def test_store_that_cannot_be_answered_from_says_why(

@@ -147,7 +147,7 @@ def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: Embed
     result = categories(blobs, min_classes=6, max_classes=9)
 
     assert bound(result) == (6, False, True)
-    assert "at most 6 classes: the fewest that --min-classes allowed fit best; lower it" in result["notes"]
+    assert "at most 6 classes: the minimum that --min-classes allows fits best; lower --min-classes" in result["notes"]
 
 
 def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:
@@ -163,7 +163,7 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
 
     result = categories(store, criterion="published")
 
-    assert "6 classes, the most that were tried, fitted best; so up to 12 were tried" in result["notes"]
+    assert "the maximum of 6 classes fitted best, so up to 12 classes were tried" in result["notes"]
     assert result["searched"] == [6, 12]
 
 
@@ -236,7 +236,7 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
         (("--max-classes", "2"), 2, "--max-classes: 2 is less than the 3 classes with labels"),
         (("--min-classes", "2"), 2, "--min-classes: 2 is less than the 3 classes with labels"),
         (("--min-classes", "8", "--max-classes", "7"), 2, "cannot search from 8 to 7 classes"),
-        (("--max-classes", "50"), 2, "Choose it between 3 and 49"),
+        (("--max-classes", "50"), 2, "Choose a number from 3 to 49"),
         (("--criterion", "gap"), 2, "--criterion"),
         (("--criterion", "silhouette"), 2, "--criterion"),
     ],
@@ -265,7 +265,7 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
     answer = labelkit("discover", "categories", "--index", store.path, "--new-classes", "some")
 
     assert answer.code == 3
-    assert "4 rows are too few to tell 2 classes or more" in answer.err
+    assert "4 images are too few to distinguish 2 or more classes" in answer.err
 
 
 def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, spoil: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, 
     answer = labelkit("discover", "categories", "--index", blobs.path)
 
     assert answer.code == 3
-    assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
+    assert f"{blobs.path}:/embeddings row 7: contains a number that is not finite" in answer.err
 
 
 @pytest.mark.slow

@@ -358,9 +358,8 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
 
     assert answer.code == 0
     assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
-    assert (
-        "classes have 1 to 4 labels; discovered images are divided in the same proportions (--per-class: equally)"
-        in (answer.err)
+    assert "classes have 1 to 4 labels; discovered images are divided among the classes in the same proportions" in (
+        answer.err
     )
 
 
@@ -370,7 +369,7 @@ def test_features_with_nan_are_refused(labelkit: Any, store: EmbeddingStore, spo
     answer = labelkit("discover", command, "--index", store.path)
 
     assert answer.code == 3
-    assert f"{store.path}:/embeddings row 7: holds a number that is not finite" in answer.err
+    assert f"{store.path}:/embeddings row 7: contains a number that is not finite" in answer.err
     assert not store.path.with_name(f"made.{command}.csv").exists()
 
 
@@ -413,7 +412,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
     answer = labelkit("discover", "snowball", "--index", store.path, "--fuse-with", other.path, "--fusion", "cascade")
 
     assert answer.code == 3
-    assert f"holds other images than {store.path}: 59 of 60 and 59 are in both" in answer.err
+    assert f"contains different images from {store.path}: 59 of 60 and 59 images are in both" in answer.err
     assert f"0059.png only in {store.path}" in answer.err
 
 
@@ -423,7 +422,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--fusion", "rank"], "--fusion needs further stores"),
         ("snowball", ["--fuse-with", "other.h5"], "--fuse-with needs --fusion"),
         ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
-        ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class goes with --balance balanced"),
+        ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class requires --balance balanced"),
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
         ("snowball", ["--count", "-3"], "count must be >= 0"),
         ("snowball", ["--count", "twice"], "count"),

@@ -107,7 +107,7 @@ def test_two_different_rows_are_two_classes(make_store: Any) -> None:
 
 
 def test_fewer_images_than_classes_are_refused(make_store: Any) -> None:
-    with pytest.raises(ConfigError, match=r"9 classes, but a tree of the 5 rows"):
+    with pytest.raises(ConfigError, match=r"9 classes, but the hierarchy of 5 images"):
         categories(make_store(np.eye(5)), num_classes=9)
 
 

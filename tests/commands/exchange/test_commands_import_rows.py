@@ -242,7 +242,7 @@ def test_names_and_labels_of_anndata_are_read_or_asked_for(
     write_anndata(tmp_path / f"x{suffix}", index, label)
     if index != "_index":
         err = refusal(labelkit, tmp_path, *words)
-        assert "no names found; it also has: obs/cell_id, obs/cell_type. Name them: --ids-key" in err
+        assert "no image names were found; the file also contains: obs/cell_id, obs/cell_type. Pass --ids-key" in err
         words += ("--ids-key", "obs/cell_id", "--labels-key", "obs/cell_type")
 
     answer = labelkit("import", *words, "--out", tmp_path / "s.h5", "--json")

@@ -239,7 +239,7 @@ def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) 
 def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
     for other in ("nobody", "after"):
         bars.write_text(BARS.replace('against: "before"', f'against: "{other}"'))
-        with pytest.raises(ConfigError, match=f"'after' is compared with '{other}', which is no other row"):
+        with pytest.raises(ConfigError, match=f"'after' is compared with '{other}', which is not another row"):
             read_table(str(bars))
 
 
@@ -357,12 +357,12 @@ def test_bad_input_is_one_error(
     ("old", "new", "said"),
     [
         ("published: 50.0, ", "published: high, ", "published"),
-        ('options: ""', "factor: 1", "the commands want"),
+        ('options: ""', "factor: 1", "the commands need"),
         ("second row", "first", "rows of the same name"),
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),
         ("rows:", "lines:", "rows"),
         ("commands:", "units: {top 9: number}\ncommands:", "units of ['top 9']"),
-        ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values of command 2, there are 1"),
+        ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values refer to command 2, but there are only 1"),
         ("source: softmax", "source: [", ""),
     ],
 )

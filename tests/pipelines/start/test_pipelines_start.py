@@ -831,7 +831,7 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
 
     said = " ".join(capsys.readouterr().err.split())
-    assert f"the class 'gren' (1 label) looks like 'green': if they are the same, replace it in {known}" in said
+    assert f"the class 'gren' (1 label) looks like 'green': if both are the same class, replace 'gren' in " in said
     known.write_text(known.read_text().replace("gren\n", "green\n"))
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
     assert "looks like" not in capsys.readouterr().err
@@ -943,7 +943,7 @@ def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(photos: Pat
         for i in range(4, 30):
             (photos / f"{i:03d}.png").unlink()
 
-    with pytest.raises(ConfigError, match=r"was made of 30 photos, of which .* holds [04].*--other-photos"):
+    with pytest.raises(ConfigError, match=r"was made from 30 photos, of which .* contains only [04].*--other-photos"):
         run(there, out=out, num_classes=3)
 
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -1059,8 +1059,8 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
         (["missing"], 3, "no such folder"),
         (["empty"], 3, "no images"),
         (["single"], 3, "contains only one photo"),
-        (["three"], 3, "3 photos are too few to tell classes apart, which takes "),
-        (["three", "--num-classes", "2"], 3, "3 photos are too few to tell classes apart, which takes "),
+        (["three"], 3, "3 photos are too few to distinguish classes; at least "),
+        (["three", "--num-classes", "2"], 3, "3 photos are too few to distinguish classes; at least "),
         (["photos", "--labels", "none.csv"], 3, "No such file"),
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
         (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
