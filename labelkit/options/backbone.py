@@ -28,14 +28,14 @@ class ReuseOptions(StageConfig):
     )
     reuse_dtype: Literal["float16", "float32"] = Field(
         "float16",
-        description="With --reuse-frozen: data type of the cache. float16: on a CPU with bf16, the frozen part "
-        "runs in bf16 if its outputs for 64 images agree; float32: as exact as the network.",
+        description="Data type of the cache for --reuse-frozen. float16: on a CPU with bf16, the frozen part runs in "
+        "bf16 if its outputs for 64 images agree; float32: as exact as the network.",
         json_schema_extra={**_REUSE, "before": "float16"},
     )
     max_disk: str | None = Field(
         None,
-        description="With --reuse-frozen: maximum size of the cache, such as 20GiB or 500MB; a plain number is "
-        "GiB. Default: the free space.",
+        description="Maximum size of the cache for --reuse-frozen, such as 20GiB or 500MB; a plain number is GiB. "
+        "Default: the free space.",
         json_schema_extra=option("Run", preset=False),
     )
 

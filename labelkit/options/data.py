@@ -31,19 +31,20 @@ class DataConfig(ListingOptions, DatasetOptions):
     holdout: float | Literal["odd", "auto"] | None = Field(
         None,
         description="Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each "
-        "class, drawn by --split-seed, or odd (every second image). The other images form the train split. auto: 0.2 "
-        "for a set without splits, else none.",
+        "class, drawn by --split-seed, or odd (every second image). The remaining images form the train split. auto: "
+        "0.2 for a set without splits, else none.",
         json_schema_extra=_DATA,
     )
     pool_splits: bool = Field(
         False,
-        description="With --holdout: draw from all images and ignore the data set's own splits.",
+        description="Draw --holdout from all images and ignore the data set's own splits.",
         json_schema_extra={**_DATA, "before": False},
     )
     holdout_classes: tuple[str, ...] | None = Field(
         None,
-        description="Use whole classes as the test split and the others as train. half: the second half, as published "
-        "for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and numbers from 0 ('5-9').",
+        description="Use whole classes as the test split and the remaining classes as the train split. half: the "
+        "second half, as published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and "
+        "numbers from 0 ('5-9').",
         json_schema_extra=_DATA,
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
@@ -57,22 +58,22 @@ class DataConfig(ListingOptions, DatasetOptions):
     num_old_classes: int | None = Field(
         None,
         ge=1,
-        description="With label split gcd: number of labeled classes, the first in the benchmark's published order, "
-        "else in class order. Default: the data set's definition, else half.",
+        description="Number of labeled classes (label split gcd), the first in the benchmark's published order, else "
+        "in class order. Default: the data set's definition, else half.",
         json_schema_extra=_DATA,
     )
     old_classes: tuple[str, ...] | None = Field(
         None,
-        description="With label split gcd, instead of --num-old-classes: labeled classes, as comma-separated names, "
-        "patterns ('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
+        description="Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns "
+        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="With label split gcd: fraction of the old classes' images that get a label (default: the "
-        "benchmark's). They are drawn from all these images together, as published; a rare class may get no label.",
+        description="Fraction of the old classes' images that get a label (label split gcd; default: the "
+        "benchmark's). Images are drawn from all old classes together, as published; a rare class may get no label.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(

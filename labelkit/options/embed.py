@@ -53,8 +53,8 @@ class EmbedConfig(
 
     index: Path | None = Field(
         None,
-        description="With --checkpoint of a run on embeddings (`labelkit train METHOD --index`): apply it to "
-        "the embeddings of this store, NAME.h5, instead of images.",
+        description="Apply --checkpoint, a run on embeddings (`labelkit train METHOD --index`), to the embeddings of "
+        "this store, NAME.h5, instead of images.",
         json_schema_extra=option("Store", preset=False, aliases=("--store",)),
     )
     max_images: int | None = Field(
@@ -90,11 +90,11 @@ class EmbedConfig(
     patches_per_image: int | None = Field(
         None,
         ge=1,
-        description="With --dense: number of patches to keep per image, drawn at random. Default: all.",
+        description="Number of patches to keep per image (with --dense), drawn at random. Default: all.",
         json_schema_extra=_PATCHES,
     )
     patch_dtype: Literal["float16", "float32"] = Field(
-        "float16", description="With --dense: data type of the stored patch features.", json_schema_extra=_PATCHES
+        "float16", description="Data type of the stored patch features (with --dense).", json_schema_extra=_PATCHES
     )
     views: int | None = Field(
         None,
@@ -105,17 +105,16 @@ class EmbedConfig(
     )
     view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = Field(
         "auto",
-        description="With --views: how a view is made. crop: a square of the network's input size; box: a "
-        "random box of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; "
-        "digits: small rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
+        description="How to make a view (with --views). crop: a square of the network's input size; box: a random box "
+        "of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; digits: small "
+        "rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
         json_schema_extra=_VIEWS,
     )
-    view_seed: int = Field(0, ge=0, description="With --views: random seed of the views.", json_schema_extra=_VIEWS)
+    view_seed: int = Field(0, ge=0, description="Random seed of the views (with --views).", json_schema_extra=_VIEWS)
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU; when an unfinished run continues, "
-        "its value.",
+        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
         json_schema_extra=_RUN,
     )
     precision: Literal["auto", "float32", "bf16", "fp16"] = Field(

@@ -41,27 +41,27 @@ class RowOptions(LabelsOption):
         2,
         ge=1,
         le=3,
-        description="With --index: number of linear layers of the network. Its output is added to the "
-        "embedding, and starts at zero.",
+        description="Number of linear layers of the network (with --index). The network's output is added to the "
+        "embedding and is zero at first.",
         json_schema_extra={**_ROWS, "before": 2},
     )
     head_width: int | None = Field(
         256,
         ge=1,
-        description="With --index: hidden width; none: the embedding dimension.",
+        description="Hidden width of the network (with --index); none: the embedding dimension.",
         json_schema_extra={**_ROWS, "before": 256},
     )
     row_noise: float = Field(
         0.3,
         ge=0,
-        description="With --index: length of the random step that moves an embedding on the unit sphere.",
+        description="Length of the random step that moves an embedding on the unit sphere (with --index).",
         json_schema_extra={**_ROWS, "before": 0.3},
     )
     row_views: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), drawn "
-        "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
-        "these three options. auto: on if the store has views, else off.",
+        description="What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), "
+        "drawn each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented "
+        "by these three options. auto: on if the store has views, else off.",
         json_schema_extra={**_ROWS, "before": "auto"},
     )
 
@@ -112,19 +112,19 @@ class StrongRowOptions(RowOptions):
         0.1,
         ge=0,
         lt=1,
-        description="With --index: fraction of an embedding's values that are set to 0.",
+        description="Fraction of an embedding's values that are set to 0 (with --index).",
         json_schema_extra={**_ROWS, "before": 0.1},
     )
     row_mix: float = Field(
         0.9,
         ge=0,
         le=1,
-        description="With --index: maximum weight of a nearest neighbor that is mixed into an embedding.",
+        description="Maximum weight of a nearest neighbor that is mixed into an embedding (with --index).",
         json_schema_extra={**_ROWS, "before": 0.9},
     )
     row_neighbors: int = Field(
         10,
         ge=1,
-        description="With --index: number of nearest neighbors that --row-mix draws from.",
+        description="Number of nearest neighbors that --row-mix draws from (with --index).",
         json_schema_extra={**_ROWS, "before": 10},
     )

@@ -23,14 +23,14 @@ class ModelConfig(CheckpointOptions):
     )
     backbone: str | None = Field(
         None,
-        description="Without --checkpoint: the name of a backbone; several, A+B, whose features are "
-        "concatenated; pixels (the resized image itself); or auto (default): the best backbone with weights on "
-        "this machine, in the hub's cache or in a package.",
+        description="Backbone to use without --checkpoint: its name; several names, A+B, to concatenate features; "
+        "pixels (the resized image itself); or auto (default). auto: the best backbone with weights on this machine, "
+        "in the hub's cache or in a package.",
         json_schema_extra=_MODEL,
     )
     pretrained: bool = Field(
         False,
-        description="With --backbone: load published weights, from this machine if available, else from the hub.",
+        description="Load published weights for --backbone, from this machine if available, else from the hub.",
         json_schema_extra=_MODEL,
     )
     weights: Path | None = Field(
@@ -40,7 +40,7 @@ class ModelConfig(CheckpointOptions):
         json_schema_extra=_MODEL,
     )
     random_weights: bool = Field(
-        False, description="With --backbone: use an untrained network, as a baseline.", json_schema_extra=_MODEL
+        False, description="Use an untrained network for --backbone, as a baseline.", json_schema_extra=_MODEL
     )
     image_size: int | None = Field(
         None,

@@ -24,8 +24,8 @@ class PrototypesConfig(OverwriteOption):
     embed_dim: int = Field(..., ge=2, le=100_000, description="Dimension of the prototypes.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
-        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or "
-        "two dimensions), else optimize; optimize: always minimize the loss.",
+        description="How to compute prototypes. auto: the closed form where there is one (up to twice as many classes "
+        "as dimensions, or two dimensions), else optimize; optimize: always minimize the loss.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(

@@ -33,7 +33,7 @@ class PreviousOption(StageConfig):
         0.2,
         gt=0,
         le=1,
-        description="With --previous: minimum intersection over union at which a group keeps its id.",
+        description="Minimum intersection over union at which a group keeps its id from --previous.",
         json_schema_extra=_EARLIER,
     )
 

@@ -199,7 +199,7 @@ class StoredImagesOptions(StageConfig):
     )
     data_root: Path = Field(
         Path("data"),
-        description="With --dataset: folder with the named data sets.",
+        description="Folder with the named data sets for --dataset.",
         json_schema_extra=option("Images"),
     )
 

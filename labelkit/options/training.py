@@ -201,7 +201,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 class TrainConfig(RunConfig):
     """Options of a training run whose length is counted in epochs."""
 
-    epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
+    epochs: int = Field(..., ge=1, description="Number of training epochs.", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine",
         description="Learning-rate schedule; step: drops at --lr-drop-epochs.",
@@ -209,14 +209,14 @@ class TrainConfig(RunConfig):
     )
     lr_drop_epochs: tuple[int, ...] = Field(
         (),
-        description="With --lr-schedule step: epochs at whose start the learning rate drops.",
+        description="Epochs at whose start the learning rate drops (with --lr-schedule step).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_factor: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Multiply the learning rate by this factor at each drop (schedule step only).",
+        description="Multiply the learning rate by this factor at each drop (only with --lr-schedule step).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_update: Literal["epoch", "step"] = Field(
@@ -226,13 +226,13 @@ class TrainConfig(RunConfig):
         1e-3,
         ge=0,
         le=1,
-        description="Ratio of the final to the peak learning rate (schedule cosine only).",
+        description="Ratio of the final to the peak learning rate (only with --lr-schedule cosine).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_warmup_epochs: int = Field(
         0, ge=0, description="Number of linear warm-up epochs.", json_schema_extra=_OPTIMIZATION
     )
-    eval_every_epochs: int = Field(1, ge=1, description="Epochs between evaluations.", json_schema_extra=_RUN)
+    eval_every_epochs: int = Field(1, ge=1, description="Number of epochs between evaluations.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
@@ -273,7 +273,7 @@ class StepRunConfig(RunConfig):
 
     steps: int = Field(..., ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
-        1000, ge=1, description="Steps between evaluations; each writes a checkpoint.", json_schema_extra=_RUN
+        1000, ge=1, description="Steps between evaluations, which each write a checkpoint.", json_schema_extra=_RUN
     )
 
     def length(self) -> dict[str, int]:

@@ -143,9 +143,9 @@ class DiffConfig(OverwriteOption):
         0.5,
         ge=0.5,
         lt=1,
-        description="A group counts as mostly inside another group if that group holds more than this fraction of its "
-        "images. Only images in both stores count. Two groups mostly inside each other are the same, unless they "
-        "split or merge.",
+        description="Fraction of a group's images above which the group counts as mostly inside another group. Only "
+        "images in both stores count. Two groups mostly inside each other count as the same group, unless they split "
+        "or merge.",
         json_schema_extra=_RULE,
     )
     part_share: float = Field(

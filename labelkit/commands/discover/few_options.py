@@ -37,8 +37,8 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     num_labels: int | None = Field(
         None,
         ge=1,
-        description="For evaluation: use only this many of the store's labels, equally many per class, and hide the "
-        "others.",
+        description="Use only this many of the store's labels, equally many per class, and hide all other labels (for "
+        "evaluation).",
         json_schema_extra=_LABELS,
     )
     label_seed: int = Field(0, ge=0, description="Random seed for drawing --num-labels.", json_schema_extra=_LABELS)
@@ -61,7 +61,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     rounds: int = Field(
         1,
         ge=1,
-        description="Number of rounds; each treats the images found in earlier rounds as labeled.",
+        description="Number of rounds; each round treats the images found in earlier rounds as labeled.",
         json_schema_extra=_NUMBER,
     )
 
@@ -85,8 +85,8 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
     fuse_with: tuple[Path, ...] = Field(
         (),
-        description="Comma-separated further stores of the same images, with features from other networks; --fusion "
-        "combines them.",
+        description="Additional stores of the same images with features from other networks, comma-separated; "
+        "--fusion combines the features.",
         json_schema_extra=_STORE,
     )
     select: Literal["min", "far", "random", "max"] = Field(
@@ -131,8 +131,8 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     )
     table: Path | None = Field(
         None,
-        description="Instead of --result: a CSV with columns path,label,score,rank,round, as discover writes it, or "
-        "discovered.csv from a training run.",
+        description="CSV with columns path,label,score,rank,round to show instead of --result: a table written by "
+        "discover, or discovered.csv from a training run.",
         json_schema_extra=_STORE,
     )
     generation: int | None = Field(

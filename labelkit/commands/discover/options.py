@@ -33,8 +33,8 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="How to estimate the number of classes. auto: by hiding labels in turn; published: by the "
-        "accuracy of k-means on the labels, as in GCD.",
+        description="Method for estimating the number of classes. auto: hide labels in turn; published: maximize the "
+        "accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
     num_classes: int | None = Field(None, ge=1, description="Number of classes, if known; default: estimated.")
     min_size: int = Field(

@@ -51,7 +51,7 @@ class DenseConfig(
         json_schema_extra=_DATA,
     )
     patch_size: int = Field(
-        8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
+        8, ge=1, le=256, description="Side of a patch in pixels, with --backbone pixels.", json_schema_extra=_MODEL
     )
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     sheet: Path | None = Field(
@@ -74,8 +74,8 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
-        description="linear: one linear layer per patch; fcn: three convolution blocks, at eight times the "
-        "resolution; fpn, upernet: heads on feature maps from four depths, with --tune.",
+        description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
+        "at eight times the resolution; fpn, upernet (with --tune): heads on feature maps from four depths.",
     )
     tune: bool = Field(
         False,
@@ -94,8 +94,8 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     select_split: str | None = Field(
         None,
-        description="With several --lr: split on which to choose the best; default: a fifth of the training images, "
-        "held out from training.",
+        description="Split on which the best of several --lr values is chosen; default: a fifth of the training "
+        "images, held out from training.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
@@ -151,7 +151,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
         description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
         "clusters, each cluster gets its best class.",
     )
-    pca: int = Field(50, ge=1, description="Number of principal components of the standardized features.")
+    pca: int = Field(50, ge=1, description="Number of principal components kept of the standardized features.")
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
     )
@@ -179,7 +179,7 @@ class EvaluateTrackingConfig(DenseConfig):
         json_schema_extra=_DATA,
     )
     split: str = Field("auto", description="Videos to evaluate on; auto: val, else all.", json_schema_extra=_DATA)
-    radius: int = Field(12, ge=0, description="Maximum distance to a source patch, in patches; 0: unlimited.")
+    radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
     )
@@ -232,15 +232,15 @@ class EvaluateDetectionConfig(
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
-        description="faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn (published): three "
-        "stages of both, for an IoU of .5, .6, .7.",
+        description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
+        "(published): three stages of both, for an IoU of 0.5, 0.6 and 0.7.",
     )
     tune: bool = Field(
         True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
     )
-    epochs: int = Field(12, ge=1, description="Training epochs (published).")
+    epochs: int = Field(12, ge=1, description="Number of training epochs (default: as published).")
     steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Images per step (the paper does not state it).")
+    batch_size: int = Field(16, ge=1, description="Number of images per step (our choice; not in the paper).")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     weight_decay: float = Field(
         0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."

@@ -74,14 +74,14 @@ class EvaluateClusteringConfig(
     )
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2",
-        description="v2: match clusters to classes once, over all images; v1: match separately for old and for new "
-        "classes; v2b: match as in v2, and average accuracies over classes.",
+        description="How to match clusters to classes. v2: once, over all images; v1: separately for old and for new "
+        "classes; v2b: as in v2, with accuracies averaged over classes.",
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, whose images decide which cluster is matched to which class; other splits are "
-        "scored with this matching (train: stricter than a separate matching for each split). Default: the images "
-        "being scored. --rows applies here too.",
+        description="Split, or all, on which clusters are matched to classes; other splits are scored with this "
+        "matching (train: stricter than matching each split separately). Default: the images being scored. --rows "
+        "applies here too.",
     )
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         gt=0,
         description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
     )
-    gallery: str = Field("train", description="Split with known labels, or all.")
+    gallery: str = Field("train", description="Split whose labeled images vote, or all.")
     queries: str = Field(
         "test",
         description="Split to classify, or all. An image never votes for itself: with the same split as "
@@ -143,12 +143,12 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     queries: str = Field("test", description="Split to evaluate on.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
-        description="lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch training; auto: "
-        "lbfgs for up to 20,000 images, else sgd.",
+        description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
+        "training; auto: lbfgs for up to 20,000 images, else sgd.",
     )
     l2: tuple[float, ...] = Field(
         (1e-3,),
-        description="With lbfgs: L2 penalty on the weights; from several comma-separated values, the best on a "
+        description="L2 penalty on the weights (lbfgs only); from several comma-separated values, the best on a "
         "held-out fifth of the gallery is used.",
     )
     rescale: bool = Field(
@@ -162,13 +162,13 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     lr: float | None = Field(
         None,
         gt=0,
-        description="With sgd and adamw: peak learning rate; default: 10 for sgd and 0.01 for adamw, for "
-        "features of mean norm 1.",
+        description="Peak learning rate (sgd and adamw only); default: 10 for sgd and 0.01 for adamw, for features of "
+        "mean norm 1.",
     )
-    epochs: int = Field(100, ge=1, description="With sgd and adamw: training epochs.")
-    batch_size: int = Field(256, ge=1, description="With sgd and adamw: batch size.")
+    epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
+    batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
     seeds: int = Field(
-        1, ge=1, le=100, description="With sgd and adamw: number of training runs, with seeds counting up from --seed."
+        1, ge=1, le=100, description="Number of training runs (sgd and adamw only), with seeds counting up from --seed."
     )
     seed: int = Field(
         0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
@@ -210,7 +210,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         "against split gallery if the store has both; else test if the store has it; else all.",
     )
     queries: str | None = Field(
-        None, description="Instead of --split: split of the queries, or all.", json_schema_extra=_STORE
+        None, description="Split of the queries, or all, instead of --split.", json_schema_extra=_STORE
     )
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = Field(
@@ -260,23 +260,23 @@ class EvaluateClassificationConfig(
     )
     data_root: Path | None = Field(
         None,
-        description="With --checkpoint: folder with the named data sets; default: the folder used in the run.",
+        description="Folder with the named data sets (with --checkpoint); default: the folder used in the run.",
         json_schema_extra=_STORE,
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
-        description="Instead of --checkpoint: a store that contains a classifier's logits.",
+        description="Store that contains a classifier's logits, instead of --checkpoint.",
         json_schema_extra=STORE,
     )
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="With --checkpoint: images per forward pass; default: 16 on a CPU, 256 on a GPU.",
+        description="Images per forward pass (with --checkpoint); default: 16 on a CPU, 256 on a GPU.",
         json_schema_extra=_RUN,
     )
     device: Device = Field(
         "auto",
-        description="With --checkpoint: where to compute (auto, cpu, cuda, cuda:1, mps).",
+        description="Compute device (with --checkpoint): auto, cpu, cuda, cuda:1 or mps.",
         json_schema_extra=_RUN,
     )
 
@@ -324,7 +324,7 @@ class EvaluatePresenceConfig(
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
-    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
+    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty on the weights.")
     clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(
         0,
@@ -368,13 +368,13 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         description="Views to score. ten: the mean over the corners and the center of the resized center crop, and "
         "their flips in data sets where a flip keeps the class; center: the center only.",
     )
-    epochs: int = Field(36, ge=1, description="Training epochs.")
+    epochs: int = Field(36, ge=1, description="Number of training epochs.")
     batch_size: int = Field(192, ge=2, description="Images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
     lr_drop_epochs: tuple[int, ...] = Field(
         (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
     )
-    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the weights.")
     seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     ids: Path | None = Field(
         None,
-        description="Image names in the order of the embeddings: .txt with one per line, or .csv with a column "
+        description="Image names in the order of the embeddings: .txt with one name per line, or .csv with a column "
         "path and optional labels and splits. Default: the names in --source, else row numbers.",
         json_schema_extra=_FILES,
     )
@@ -149,13 +149,13 @@ class ExportConfig(OverwriteOption, IndexOption):
     )
     checkpoint: Path | None = Field(
         None,
-        description="With --what model: run folder or weights file of the network. Default: its last known location.",
+        description="Run folder or weights file of the network (with --what model). Default: its last known location.",
         json_schema_extra=_STORE,
     )
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --what result: name of the result.",
+        description="Name of the result (with --what result).",
         json_schema_extra=_STORE,
     )
 

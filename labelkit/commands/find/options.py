@@ -37,13 +37,13 @@ class FindDuplicatesConfig(FindConfig):
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
     bursts: bool = Field(
-        True, description="Also list different photos of the same scene, as kind burst.", json_schema_extra=_WHICH
+        True, description="Also list different photos of the same scene (kind burst).", json_schema_extra=_WHICH
     )
     neighbors: int = Field(
         10,
         ge=1,
         le=200,
-        description="Number of nearest images to compare each image with, by embedding and again by pixels.",
+        description="Number of nearest images with which each image is compared, by embedding and by pixels.",
         json_schema_extra=_WHICH,
     )
 
@@ -82,8 +82,8 @@ class FindNovelConfig(FindConfig):
     )
     previous: Path | None = Field(
         None,
-        description="Earlier store. List only images that are not in it, starting with those closer to each other "
-        "than to any earlier or labeled image.",
+        description="Earlier store, whose images are not listed. Images closer to each other than to any earlier or "
+        "labeled image are listed first.",
         json_schema_extra=option("Selection", preset=False),
     )
     num_images: int = Field(

@@ -52,23 +52,23 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     query: Path | None = Field(
         None,
-        description="Query: an image file, a folder of images, or another store made with the same model.",
+        description="Queries: an image file, a folder of images, or another store made with the same model.",
         json_schema_extra=_STORE,
     )
     query_rows: tuple[int, ...] | None = Field(
         None,
-        description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
+        description="Rows of the store to use as queries instead of --query, 0-based, comma-separated; needs no model.",
         json_schema_extra=_STORE,
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Find patches similar to this patch of the query: row,column from the top left. Needs a "
+        description="Find patches similar to this patch of the query, given as row,column from the top left. Needs a "
         "store with patches (embed --dense), and a single image or row as the query.",
         json_schema_extra=_PATCHES,
     )
     pixel: tuple[float, ...] | None = Field(
         None,
-        description="Instead of --patch: the patch at pixel x,y of the original image.",
+        description="Find patches similar to the patch at pixel x,y of the original image, instead of --patch.",
         json_schema_extra=_PATCHES,
     )
     own_image: bool = Field(
@@ -78,7 +78,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
-        None, description="Model to embed the query with, if the model is no longer where the store says."
+        None, description="Model to embed the query with, if it has moved since `labelkit embed`."
     )
     label: tuple[str, ...] | None = Field(
         None, description="Restrict the hits to these comma-separated classes.", json_schema_extra=_FILTER
@@ -98,8 +98,8 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = Field(
         "exact",
-        description="Search method. exact: compare all; hnsw, ivfpq: an index, built once and cached; auto: choose "
-        "by size and --max-memory, and say why.",
+        description="Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; "
+        "auto: choose by size and --max-memory.",
         json_schema_extra=_SEARCH,
     )
     csv: Path | None = Field(
@@ -112,7 +112,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     dataset: str | None = Field(
         None,
-        description="For --sheet: data set with the images, if they have moved since `labelkit embed`.",
+        description="Data set with the images for --sheet, if they have moved since `labelkit embed`.",
         json_schema_extra=_IMAGES,
     )
 

@@ -45,11 +45,11 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     )
     rows: tuple[int, ...] | None = Field(
         None,
-        description="Instead of --num-images: these rows of the data set, 0-based, comma-separated.",
+        description="Rows of the data set to draw instead of --num-images, 0-based, comma-separated.",
         json_schema_extra=_IMAGES,
     )
     image: tuple[Path, ...] | None = Field(
-        None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
+        None, description="Image files to draw instead of --num-images, comma-separated.", json_schema_extra=_IMAGES
     )
     dataset: str | None = Field(
         None,
@@ -88,8 +88,8 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     block: tuple[int, ...] | None = Field(
         None,
-        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys move, and the last "
-        "block.",
+        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
+        "training, and the last block.",
         json_schema_extra=_MODEL,
     )
     heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)
@@ -125,12 +125,12 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None,
         ge=1,
         le=100,
-        description="Instead of --rows: number of images to show, chosen at random by --seed. Default: 4.",
+        description="Number of images to draw instead of --rows, chosen at random by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Patch of the first image to compare all others with, as row,column; default: the center.",
+        description="Patch of the first image with which all patches are compared, as row,column; default: the center.",
         json_schema_extra=_PATCHES,
     )
     seed: int = Field(0, ge=0, description="Random seed for choosing images.", json_schema_extra=_RUN)
@@ -184,13 +184,13 @@ class ScheduleOptions(OverwriteOption):
     images: int | None = Field(
         None,
         ge=2,
-        description="Number of images that are trained on. Default: the published one of a named set; else the set or "
-        "store is looked at.",
+        description="Number of training images. Default: the published number for a named set, else counted in the "
+        "data set or store.",
         json_schema_extra=option("Data", preset=False),
     )
     out: Path | None = Field(
         None,
-        description="Draw the curves to this .png, or write them to this .csv.",
+        description="Draw the curves in this .png, or write them to this .csv.",
         json_schema_extra=option("Output", preset=False, makes="export"),
     )
     resume: bool = Field(False, json_schema_extra=_HIDDEN)

@@ -55,7 +55,7 @@ class StatusConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("status",)
 
     index: Path | None = Field(
-        None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=STORE
+        None, description="Store from `embed`, finished or not, NAME.h5.", json_schema_extra=STORE
     )
     run: Path | None = Field(None, description="Run folder from `train`.", json_schema_extra=_RUN)
 

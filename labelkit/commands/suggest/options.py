@@ -41,10 +41,10 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
     )
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
         "both",
-        description="coverage: images that represent many unlabeled images (facility location); uncertainty: images "
-        "that fit two classes about equally; both: coverage weighted by uncertainty; typical: the center of each "
-        "large unlabeled cluster; k-center: the image farthest from all labeled images; random: an unbiased sample, "
-        "for checking.",
+        description="How to choose images. coverage: images that represent many unlabeled images (facility location); "
+        "uncertainty: images that fit two classes about equally; both: coverage weighted by uncertainty; typical: the "
+        "center of each large unlabeled cluster; k-center: the image farthest from all labeled images; random: an "
+        "unbiased sample, for checking.",
         json_schema_extra=_RULE,
     )
     split: str = Field("all", description="Split to choose from, or all.", json_schema_extra=_RULE)
@@ -52,9 +52,8 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         0.005,
         ge=0,
         lt=1,
-        description="Images count as near-duplicates up to this squared distance, as a fraction of the mean squared "
-        "distance between images. Only one of several near-duplicates is suggested, and none if one of them has a "
-        "label.",
+        description="Maximum squared distance between near-duplicates, as a fraction of the mean squared distance "
+        "between images. Only one of several near-duplicates is suggested, and none if one of them has a label.",
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Random seed for k-means and random choices.", json_schema_extra=_RULE)

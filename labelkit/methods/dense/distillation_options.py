@@ -44,7 +44,7 @@ class SelfDistillationConfig(SlowTargetConfig):
     freeze_last_layer_steps: int = Field(
         0,
         ge=0,
-        description="Number of initial steps with a frozen last layer; when training from scratch, use one epoch.",
+        description="Number of initial steps with a frozen last layer; from scratch, use the steps of one epoch.",
         json_schema_extra=_DISTILLATION,
     )
     student_temperature: float = Field(
@@ -62,8 +62,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     teacher_warmup_steps: int = Field(
         0,
         ge=0,
-        description="Number of warm-up steps for the target network's temperature; when training from scratch, use 30 "
-        "epochs.",
+        description="Number of warm-up steps for the target network's temperature; for training from scratch, use the "
+        "steps of 30 epochs.",
         json_schema_extra=_DISTILLATION,
     )
     center_decay: float = Field(

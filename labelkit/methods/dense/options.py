@@ -218,22 +218,22 @@ class CoTAPConfig(SlowTargetConfig):
     )
 
     image_alignment: float = Field(
-        1.0, ge=0, description="Weight of the class-token alignment loss (lambda-bar 1).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the class-token alignment (paper: lambda-bar 1).", json_schema_extra=_TERMS
     )
     patch_alignment: float = Field(
-        1.0, ge=0, description="Weight of the patch alignment loss (lambda 1).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the patch alignment loss (paper: lambda 1).", json_schema_extra=_TERMS
     )
     image_concentration: float = Field(
         1.0,
         ge=0,
-        description="Weight of the loss that pulls images toward their neighbors (lambda-bar 2).",
+        description="Weight of the loss that pulls images toward their neighbors (paper: lambda-bar 2).",
         json_schema_extra=_TERMS,
     )
     patch_ranking: float = Field(
-        1.0, ge=0, description="Weight of the ranking loss on patch similarities (lambda 2).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the patch ranking loss (paper: lambda 2).", json_schema_extra=_TERMS
     )
     prototype_entropy: float = Field(
-        1.0, ge=0, description="Weight of the loss on the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
+        1.0, ge=0, description="Weight of the filter's prototype loss (paper: lambda 3).", json_schema_extra=_TERMS
     )
 
     student_temperature: float = Field(
@@ -252,7 +252,8 @@ class CoTAPConfig(SlowTargetConfig):
     )
     ranking_views: Literal["aligned", "same"] = Field(
         "aligned",
-        description="Compare patches in the overlap of two views, or all patches of one view that both networks see.",
+        description="Patches that the ranking loss compares. aligned: in the overlap of two views; same: all patches "
+        "of one view that both networks see.",
         json_schema_extra=_RANKING,
     )
 

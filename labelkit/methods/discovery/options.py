@@ -63,21 +63,21 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
         json_schema_extra=_MODEL,
     )
     projector_hidden_dim: int = Field(2048, ge=1, description="Width of the projector.", json_schema_extra=_MODEL)
-    projection_dim: int = Field(256, ge=1, description="Dimension of the contrastive space.", json_schema_extra=_MODEL)
+    projection_dim: int = Field(256, ge=1, description="Output dimension of the projector.", json_schema_extra=_MODEL)
 
     supervised_weight: float = Field(
-        0.35, ge=0, le=1, description="Weight of the supervised terms (lambda).", json_schema_extra=_LOSS
+        0.35, ge=0, le=1, description="Weight of the supervised terms (paper: lambda).", json_schema_extra=_LOSS
     )
     contrastive_temperature: float = Field(
-        1.0, gt=0, description="Temperature of the unsupervised contrastive loss (tau_u).", json_schema_extra=_LOSS
+        1.0, gt=0, description="Unsupervised contrastive temperature (paper: tau_u).", json_schema_extra=_LOSS
     )
     supervised_temperature: float = Field(
-        0.07, gt=0, description="Temperature of the supervised contrastive loss (tau_c).", json_schema_extra=_LOSS
+        0.07, gt=0, description="Supervised contrastive temperature (paper: tau_c).", json_schema_extra=_LOSS
     )
 
     augmentation: Literal["generic", "fine", "digits"] = Field(
         "generic",
-        description="Augmentation strength, for generic photos, fine-grained photos, or digits (no flips, no color).",
+        description="Augmentation recipe for generic photos, fine-grained photos, or digits (no flips or color).",
         json_schema_extra=_VIEWS,
     )
 
@@ -100,10 +100,10 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
     student_temperature: float = Field(
-        0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
+        0.1, gt=0, description="Temperature of the student's prediction (paper: tau_s).", json_schema_extra=_LOSS
     )
     teacher_temperature_start: float = Field(
-        0.07, gt=0, description="Temperature of the teacher's target at the start (tau_t).", json_schema_extra=_LOSS
+        0.07, gt=0, description="Initial temperature of the teacher's target (paper: tau_t).", json_schema_extra=_LOSS
     )
     teacher_temperature_final: float = Field(
         0.04,
@@ -112,12 +112,12 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         json_schema_extra=_LOSS,
     )
     teacher_warmup_epochs: int = Field(
-        30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS
+        30, ge=0, description="Number of warm-up epochs of the teacher's temperature.", json_schema_extra=_LOSS
     )
     entropy_weight: float = Field(
         2.0,
         ge=0,
-        description="Weight of the mean-entropy regularizer (eps); published values differ by data set.",
+        description="Weight of the mean-entropy regularizer (paper: eps); published values differ by data set.",
         json_schema_extra=_LOSS,
     )
 
@@ -151,21 +151,22 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
         "flip",
-        description="flip: move the teacher's keys; none: only a weak view for the teacher and a strong view for the "
-        "student. The paper's baselines: sda: the student's augmentation grows stronger over the first half of "
-        "training; l2, kld, coral: a loss pulls the teacher's keys to the student's queries; da: targets adjusted to "
-        "equal class frequencies; fixmatch: only confident targets count.",
+        description="How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view "
+        "for the teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation "
+        "grows stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys to the "
+        "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
         json_schema_extra=_ALIGN,
     )
     align_blocks: tuple[int, ...] = Field(
         (8, 9),
-        description="Blocks whose keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for CIFAR-10).",
+        description="Blocks in which keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for "
+        "CIFAR-10).",
         json_schema_extra=_ALIGN,
     )
     update_space: Literal["key", "token", "literal"] = Field(
         "key",
-        description="What to update by descending the energy. key: the keys, per head; token: the block's input; "
-        "literal: Eq. 8 as printed.",
+        description="What the alignment updates to lower the energy. key: the keys, per head; token: the block's "
+        "input; literal: Eq. 8 as printed.",
         json_schema_extra=_ALIGN,
     )
     alpha: float = Field(0.0, ge=0, description="Weight of the keys' norm in the energy.", json_schema_extra=_ALIGN)
@@ -227,11 +228,11 @@ class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
 
     views: Literal["simgcd", "weak-strong"] = Field(
         "simgcd",
-        description="simgcd: both views from one transform; weak-strong: FlipClass's two views.",
+        description="How to make the two views. simgcd: from one transform; weak-strong: as in FlipClass.",
         json_schema_extra={"panel": "Views"},
     )
     symmetric: bool = Field(
         True,
-        description="Each view teaches the other; otherwise, only the first teaches the second.",
+        description="Let each view teach the other view; otherwise, only the first view teaches the second.",
         json_schema_extra={"panel": "Loss"},
     )

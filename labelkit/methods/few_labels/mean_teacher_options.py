@@ -58,15 +58,15 @@ class TeacherRecipe(PixelOptions):
         0.9,
         ge=0,
         lt=1,
-        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (schedule "
-        "ramps only).",
+        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (only with "
+        "--lr-schedule ramps).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.9},
     )
     adam_beta2_start: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (schedule ramps only).",
+        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (only with --lr-schedule ramps).",
         json_schema_extra={**_OPTIMIZATION, "before": 0.999},
     )
 
@@ -94,9 +94,9 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     whitening: Literal["none", "zca"] = Field(
         "none",
-        description="zca: first normalize the contrast of each image and whiten pixels with statistics of the "
-        "training images, as in the published code for CIFAR-10; --noise is added afterward. For images of up to "
-        "4,096 values.",
+        description="Whitening of the input images. zca: first normalize the contrast of each image and whiten pixels "
+        "with statistics of the training images, as in the published code for CIFAR-10; --noise is added afterward. "
+        "For images of up to 4,096 values.",
         json_schema_extra={**_VIEWS, "before": "none"},
     )
     ema_decay_start: float = Field(
@@ -110,7 +110,7 @@ class MeanTeacherOptions(TwoStreamOptions):
     consistency_weight: float = Field(
         100.0,
         ge=0,
-        description="Weight of the squared difference between the predictions of student and teacher (lambda_2).",
+        description="Weight of the squared difference between student and teacher predictions (paper: lambda_2).",
         json_schema_extra=_LOSS,
     )
     consistency_ramp: float = Field(
@@ -150,7 +150,7 @@ class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
     batch_size: int = Field(
         31,
         ge=2,
-        description="Labeled images per step, over all processes. The few labeled images repeat often.",
+        description="Number of labeled images per step, over all processes. The few labeled images repeat often.",
         json_schema_extra={"panel": "Optimization"},
     )
 

@@ -173,7 +173,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="How many of the --batch-size images are labeled (published code: 64, plus 448 unlabeled).",
+        description="Number of labeled images among the --batch-size images (published code: 64, plus 448 unlabeled).",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -208,7 +208,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     labeled_batch_size: int = Field(
         64,
         ge=1,
-        description="How many of the --batch-size images are labeled; default: half.",
+        description="Number of labeled images among the --batch-size images; default: half.",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -236,8 +236,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="balanced: each class gets images in proportion to its labels. global: the best images over all "
-        "classes (the paper taken literally); some classes may get none.",
+        description="How to divide discovered images among classes. balanced: in proportion to their labels; global: "
+        "the best images over all classes (the paper taken literally); some classes may get none.",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -298,8 +298,8 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     eval_every_steps: int = Field(
         10_240,
         ge=1,
-        description="Number of updates per block (10 epochs in the dissertation); after each block, a master is "
-        "composed and all networks are evaluated.",
+        description="Number of updates per block (10 epochs in the dissertation); after each block, a master network "
+        "is composed and all networks are evaluated.",
         json_schema_extra=_RUN,
     )
 
@@ -315,8 +315,8 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         0.2,
         ge=0,
         description="Weight, multiplied by --unlabeled-weight, of the squared difference between the student's "
-        "predictions and those of the last block's master on unlabeled images (our choice; in none of the equations; "
-        "1 hurt on digits).",
+        "predictions and those of the last block's master on unlabeled images (our choice; the dissertation's "
+        "equations have no such term; 1 was harmful on digits).",
         json_schema_extra=_MASTER,
     )
     guide: Literal["composed", "average"] = Field(
@@ -353,7 +353,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     growth_limit: float = Field(
         10.0,
         ge=1,
-        description="Maximum number of labels, as a multiple of the initial labels (R_L); 1: no growth.",
+        description="Maximum number of labels, as a multiple of the initial labels (paper: R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
     first_blocks: int = Field(

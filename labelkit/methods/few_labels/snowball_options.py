@@ -99,8 +99,8 @@ class SnowballConfig(
     )
     master: bool = Field(
         True,
-        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
-        "discovers and is evaluated (arm B of the paper's ablation).",
+        description="After the first discovery, average the teacher's weights into a master. Otherwise, the teacher "
+        "itself discovers and is evaluated (arm B of the paper's ablation).",
         json_schema_extra=_AVERAGES,
     )
     generations: int = Field(
@@ -141,7 +141,7 @@ class SnowballConfig(
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of steps: a phase that would exceed it is not started. Default: unlimited.",
+        description="Maximum number of steps: a phase that would exceed the limit is not started. Default: unlimited.",
         json_schema_extra=_STOP,
     )
 

@@ -60,7 +60,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     batch_size: int = Field(
         80,
         ge=2,
-        description="Images per step, over all processes; a multiple of --images-per-class.",
+        description="Number of images per step, summed over all processes; a multiple of --images-per-class.",
         json_schema_extra=_OPTIMIZATION,
     )
     epochs: int = with_default(BackboneTrainConfig, "epochs", 60)
@@ -100,7 +100,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         json_schema_extra=_PSEUDO,
     )
     refresh_epochs: int = Field(
-        20, ge=1, description="Epochs between clusterings of all images.", json_schema_extra=_PSEUDO
+        20, ge=1, description="Number of epochs between clusterings of all images.", json_schema_extra=_PSEUDO
     )
     first_clustering: Literal["pooled", "embedding", "pixels"] = Field(
         "pooled",
@@ -188,7 +188,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
 
     san: bool = Field(
-        True, description="Use the spatial assembly; --no-san: the baseline without it.", json_schema_extra=_ASSEMBLY
+        True, description="Use the spatial assembly; --no-san: train without assembly.", json_schema_extra=_ASSEMBLY
     )
     san_before: str = Field(
         "inception5a",
@@ -196,7 +196,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "pool must follow (layer4 of resnet18, block4 of smallcnn_pool).",
         json_schema_extra=_ASSEMBLY,
     )
-    san_width: int = Field(64, ge=1, description="Width of the predictor in channels.", json_schema_extra=_ASSEMBLY)
+    san_width: int = Field(64, ge=1, description="Number of channels of the predictor.", json_schema_extra=_ASSEMBLY)
     san_diagonal: float = Field(
         0.9,
         gt=0,
@@ -207,7 +207,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     san_lr_scale: float = Field(
         30.0,
         gt=0,
-        description="Learning-rate multiplier for the predictor; use 5 when training from scratch.",
+        description="Learning-rate multiplier for the weight predictor; use 5 when training from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
     entropy_weight: float = Field(

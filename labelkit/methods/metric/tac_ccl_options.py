@@ -66,7 +66,7 @@ class TACCCLConfig(MetricLearningConfig):
     memory_warmup_steps: int | None = Field(
         None,
         ge=0,
-        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
+        description="Number of steps before the memory is used, without --memory-refill; default: one epoch.",
         json_schema_extra=_MEMORY,
     )
 

@@ -66,7 +66,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     mixup_alpha: float = Field(
         0.0,
         ge=0,
-        description="Mixup: mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step; 0: off.",
+        description="Mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step (mixup); 0: off.",
         json_schema_extra=_LOSS,
     )
 
@@ -103,10 +103,10 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
         "uniform",
-        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same angle "
-        "(ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with --no-reassign: "
-        "hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), ordered by "
-        "--class-vectors if set; words: the vectors from --class-vectors.",
+        description="How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all "
+        "pairs at the same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's "
+        "baselines, with --no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype "
+        "networks), ordered by --class-vectors if set; words: the vectors from --class-vectors.",
         json_schema_extra=_PROTOTYPES,
     )
     class_vectors: Path | None = Field(
@@ -148,8 +148,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     loss: Literal["inner-product", "cross-entropy"] = Field(
         "inner-product",
-        description="inner-product: (1 - cosine)^2 with the prototype of the class; cross-entropy: softmax over "
-        "the inner products with all prototypes.",
+        description="Loss on the embeddings. inner-product: (1 - cosine)^2 with the prototype of the class; "
+        "cross-entropy: softmax over the inner products with all prototypes.",
         json_schema_extra=_LOSS,
     )
     reduction: Literal["sum", "half-mean"] = Field(
@@ -182,6 +182,6 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     uniformity_weight: float = Field(
         0.0,
         ge=0,
-        description="Weight of the uniformity loss on the classifier directions (Table 8: 0.01).",
+        description="Weight of the uniformity loss on the classifier directions (0.01 in the paper's Table 8).",
         json_schema_extra=_LOSS,
     )

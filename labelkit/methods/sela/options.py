@@ -53,8 +53,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     lam: float = Field(
         25.0,
         gt=0,
-        description="Weight of the assignment against its entropy (lambda); a good value depends on the scale of the "
-        "logits.",
+        description="Weight of the assignment's cost relative to its entropy (lambda in the paper); a good value "
+        "depends on the scale of the logits.",
         json_schema_extra=_LABELS,
     )
     prior: str = Field(

@@ -39,9 +39,9 @@ class SiameseConfig(RepresentationTrainConfig):
 
     loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = Field(
         "simclr",
-        description="simclr: each view must find the other view in the batch; moco: each view must find the other "
-        "view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: the views correlate "
-        "dimension by dimension; simsiam: each view predicts the other.",
+        description="Loss on the two views. simclr: each view must find the other view in the batch; moco: each view "
+        "must find the other view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: "
+        "the views correlate dimension by dimension; simsiam: each view predicts the other.",
         json_schema_extra=_LOSS,
     )
     temperature: float = Field(
@@ -85,8 +85,8 @@ class SiameseConfig(RepresentationTrainConfig):
 
     augmentation: Literal["crops", "digits"] = Field(
         "crops",
-        description="crops: random crop, flip, color jitter, grayscale and blur, as set by the options below; "
-        "digits: shift, rotation and zoom.",
+        description="Training augmentation. crops: random crop, flip, color jitter, grayscale and blur, as set by the "
+        "options below; digits: shift, rotation and zoom.",
         json_schema_extra=_VIEWS,
     )
     crop: Literal["independent", "same", "none"] = Field(

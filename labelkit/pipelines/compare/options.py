@@ -30,8 +30,8 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     budget: str = Field(
         "10m",
-        description="Training time per run: 90s, 10m or 2h. A run that would take longer gets fewer epochs or steps "
-        "and shorter schedules, never longer ones than its preset.",
+        description="Training time per run, such as 90s, 10m or 2h. A run that would take longer gets fewer epochs or "
+        "steps and shorter schedules, never longer ones than its preset.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
 
@@ -44,7 +44,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         0.25,
         gt=0,
         lt=1,
-        description="Without a test split: fraction of each class held out for evaluation.",
+        description="Fraction of each class held out for evaluation if the data set has no test split.",
         json_schema_extra=_DATA,
     )
     max_per_class: int | None = Field(

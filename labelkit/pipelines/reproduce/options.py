@@ -26,7 +26,7 @@ class ReproduceConfig(StageConfig):
     all: bool = Field(False, description="Reproduce all tables.", json_schema_extra=_WHAT)
     row: tuple[str, ...] | None = Field(
         None,
-        description="Rows of the table to reproduce; a unique part of the name suffices.",
+        description="Rows of the table to reproduce; a unique part of each name suffices.",
         json_schema_extra=_WHAT,
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of seeds per row: 0, 1, ...", json_schema_extra=_RUN)

@@ -52,7 +52,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         json_schema_extra=_LABELS,
     )
     own_labels: bool = Field(
-        True, description="Without --labels: start from the labels of the store.", json_schema_extra=_LABELS
+        True, description="Start from the labels of the store, unless --labels is set.", json_schema_extra=_LABELS
     )
     conflicts: Literal["error", "new", "old"] = Field(
         "error",
@@ -68,7 +68,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv, --export or --serve: data set with the images, if they have moved since `labelkit "
+        description="Data set with the images (for --csv, --export or --serve), if they have moved since `labelkit "
         "embed`.",
         json_schema_extra=_IMAGES,
     )
@@ -83,12 +83,12 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     out: Path | None = Field(
         None,
-        description="With --export: folder to create, or file for coco (.json) and atlas (.parquet).",
+        description="Folder to create for --export, or file for coco (.json) and atlas (.parquet).",
         json_schema_extra={**_SET, "makes": "folder"},
     )
     link: bool = Field(
         False,
-        description="With --export to a folder: make symbolic links to the images instead of copies.",
+        description="Make symbolic links to the images instead of copies (with --export to a folder).",
         json_schema_extra=_SET,
     )
 
@@ -101,20 +101,20 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     grouping: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --serve or --export atlas: result from cluster or discover whose groups are shown; default: "
-        "the same choice as in `labelkit report`.",
+        description="Result from cluster or discover whose groups are shown (with --serve or --export atlas); "
+        "default: the same choice as in `labelkit report`.",
         json_schema_extra=_SERVE,
     )
-    open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
+    open: bool = Field(True, description="Open the page in the browser (with --serve).", json_schema_extra=_SERVE)
     host: str = Field(
         "127.0.0.1",
-        description="With --serve: address to listen on. At any address but the default, everyone on the "
-        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy "
-        "in front.",
+        description="Address to listen on (with --serve). At any address other than the default, everyone on the "
+        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy in "
+        "front.",
         json_schema_extra=_SERVE,
     )
     port: int = Field(
-        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: any free port.", json_schema_extra=_SERVE
+        0, ge=0, le=65_535, description="Port to listen on (with --serve); 0: any free port.", json_schema_extra=_SERVE
     )
 
     @model_validator(mode="after")

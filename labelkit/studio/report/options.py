@@ -34,7 +34,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     )
     run: Path | None = Field(
         None,
-        description="Run folder whose training curves to show; default: the run that the store was made from.",
+        description="Run folder whose training curves are shown; default: the run that the store was made from.",
         json_schema_extra=_STORE,
     )
     tables: Path | None = Field(
