@@ -213,7 +213,7 @@ CASES = {
             (
                 "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
                 if line.endswith("--csv")
-                else line.split()[-1] + ": {bad} is something else, where a picture is to be written",
+                else line.split()[-1] + ": {bad} exists, but is not a picture",
             ),
         )
         for name, line in {

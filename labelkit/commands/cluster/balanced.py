@@ -73,8 +73,8 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
         raise ConfigError(
             "--exact-balance",
-            f"{len(rows)} images in {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
-            "Leave it out, or choose a smaller --split.",
+            f"{config.index} has {len(rows)} images; the assignment takes at most {_EXACT_MOST_ROWS}",
+            "Remove this option, or choose a smaller --split.",
         )
     name, params = config.result or "sinkhorn", _params(config)
     check_new_result(store, name, overwrite=config.overwrite, kind="clusters", stage="cluster sinkhorn", params=params)
@@ -92,8 +92,8 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     seconds = time.monotonic() - started
     if not found.result.converged:
         current_progress().warning(
-            f"sizes are matched only to within {found.result.marginal_error:.1e}, not --tolerance "
-            f"{config.tolerance:g}: raise --temperature"
+            f"cluster sizes are matched only to within {found.result.marginal_error:.1e}, not --tolerance "
+            f"{config.tolerance:g}; raise --temperature"
         )
     return _write(config, store, rows, found, seconds, earlier)
 
@@ -239,11 +239,11 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
             return make_prior(spec, num_clusters)
         except ValueError as error:
             raise ConfigError(
-                "--prior", str(error).removeprefix("prior: "), "Say uniform, zipf:1, or name a file."
+                "--prior", str(error).removeprefix("prior: "), "Use uniform, zipf:1, or a file."
             ) from error
     if not is_file(path):
         raise ConfigError("--prior", f"{spec!r} is neither a known prior nor a file", "Use uniform, zipf:1, or a file.")
-    remedy = f"Write {num_clusters} positive numbers: shares that sum to 1, or sizes that sum to {num_rows}."
+    remedy = f"Write {num_clusters} positive numbers: fractions that sum to 1, or sizes that sum to {num_rows}."
     try:
         if path.stat().st_size > _LARGEST_PRIOR_BYTES:
             raise InputError(spec, "is too large for a list of cluster sizes", remedy)

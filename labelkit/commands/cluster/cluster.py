@@ -65,14 +65,14 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
-            raise ConfigError("--previous", "clusters of patches cannot keep ids of an earlier run", "Leave it out.")
+            raise ConfigError("--previous", "clusters of patches cannot keep ids of an earlier run", "Omit --previous.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
         raise ConfigError(
             "--num-clusters",
             f"{config.num_clusters} clusters for {len(rows)} images in {config.index}",
-            "Choose fewer.",
+            "Choose fewer clusters.",
         )
     if isinstance(config, SinkhornConfig):
         from labelkit.commands.cluster.balanced import cluster_balanced  # torch loads for this algorithm alone
@@ -162,8 +162,8 @@ def _write(
         )
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
-            f"{single} of {config.num_clusters} groups have a single image, which is unlike all others or a sign of "
-            "too many groups: check it before you call it a class, or lower --num-clusters"
+            f"{single} of {config.num_clusters} groups have a single image, which may be an outlier or a sign of too "
+            "many groups: check these groups, or lower --num-clusters"
         )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
     row: list[Cell] = [name, len(found.centroids), len(rows), int(used.min()), int(used.max())]
@@ -187,7 +187,7 @@ def _run(
             raise ConfigError(
                 "--num-clusters",
                 f"{config.num_clusters} clusters: {len(np.unique(labels))} are for the labeled classes, and only "
-                f"{int((~labeled).sum())} unlabeled images are left to start the others",
+                f"{int((~labeled).sum())} unlabeled images remain for the other clusters",
                 f"Choose at most {most}.",
             )
         if (wrong := label_agreement_warning(lambda places: features[places], given.labels, config.seed)) is not None:
@@ -233,15 +233,15 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> tuple[NDArray[np.bo
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, and this command needs some",
-            "Embed with some labels (`labelkit embed --label-split gcd`), pass some with --labels, or use `labelkit "
+            "has no usable labels, but this command needs labels",
+            "Embed with some labels (`labelkit embed --label-split gcd`), pass labels with --labels, or use `labelkit "
             "cluster k-means`.",
         )
     labels = given.labels[given.labeled]
     classes = len(np.unique(labels))
     if classes > num_clusters:
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Choose more."
+            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise the number."
         )
     return given.labeled, labels
 

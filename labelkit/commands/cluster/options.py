@@ -160,5 +160,5 @@ class DiffConfig(OverwriteOption):
     @model_validator(mode="after")
     def _two_results(self) -> DiffConfig:
         if self.previous is None and self.previous_result is None:
-            raise ValueError("give what to compare with: --previous STORE, --previous-result NAME, or both")
+            raise ValueError("pass the earlier groups: --previous STORE, --previous-result NAME, or both")
         return self

@@ -90,8 +90,8 @@ def _run(
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)
     if config.num_clusters > len(sample):
-        problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
-        raise ConfigError("--num-clusters", problem, "Choose fewer.")
+        problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
+        raise ConfigError("--num-clusters", problem, "Choose fewer clusters.")
     group = spherical_kmeans if is_spherical else kmeans
     found = group(
         unit_rows(sample) if scaled else sample,

@@ -27,11 +27,13 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
-        remedy = "Choose one, or all." if store.split_names else "Give all, or embed with --holdout 0.3 --split all."
+        remedy = (
+            "Choose a split, or all." if store.split_names else "Pass all, or embed with --holdout 0.3 --split all."
+        )
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
-        raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another, or all.")
+        raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
     return rows
 
 
@@ -67,7 +69,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
             f"{store.path}:/embeddings",
             f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
             f"{int(rows[np.flatnonzero(bad)[0]])})",
-            "Embed again.",
+            "Repeat `embed`.",
         )
 
 

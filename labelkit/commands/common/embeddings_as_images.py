@@ -25,7 +25,7 @@ class NoImages:
 
     def read(self, index: int) -> EncodedImage:
         """Raise ``BadImage``, since embeddings have no image files."""
-        raise BadImage(f"row {index} of a store is no image")
+        raise BadImage(f"row {index} of a store is not an image")
 
     def select(self, rows: NDArray[np.int64]) -> NoImages:
         """Return the placeholder unchanged, whatever rows are selected."""
@@ -106,7 +106,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
     views = store.view_embeddings
     if views is None:
         if needed:
-            remedy = "Embed the images with `labelkit embed --views 8`, or leave --row-views out."
+            remedy = "Embed the images with `labelkit embed --views 8`, or remove --row-views."
             raise ConfigError("--row-views on", f"{store.path} has no stored views of its images", remedy)
         return None
     for where in blocks(store.n, views.shape[1] * views.shape[2]):

@@ -137,7 +137,7 @@ class Gate:
         if not set(self.baseline) & set(scores):
             raise InputError(
                 str(self.config.baseline),
-                f"has no score in common with {self.where} (there: {', '.join(self.baseline)}; now: "
+                f"has no score in common with {self.where} (its scores: {', '.join(self.baseline)}; now: "
                 f"{', '.join(scores)})",
                 "Pass the --json output of the same command.",
             )
@@ -149,7 +149,7 @@ class Gate:
 
 
 def _read_baseline(path: Path) -> dict[str, float]:
-    remedy = "Make one with `--json > FILE`."
+    remedy = "Create one with `--json > FILE`."
     try:
         if not path.is_file():
             raise InputError(str(path), "does not exist", remedy)

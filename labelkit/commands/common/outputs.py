@@ -79,14 +79,14 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
         raise ConfigError(option, f"{path} has the extension of a store", "Choose another name.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
-        raise ConfigError(option, f"the folder of {path} does not exist", "Create it first.")
+        raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
     for name, other in _named(config, outputs=True):
         if name != option and other.resolve() == place:
             raise ConfigError(option, f"{path} is also {name}", "Choose another name.")
     for folder in place.parents:
         if folder.suffix in _KEPT and folder.name.endswith((f".h5{folder.suffix}", f".patches{folder.suffix}")):
-            problem = f"{path} lies in {folder}, which holds {_KEPT[folder.suffix]} of a store"
-            raise ConfigError(option, problem, "Choose another place.")
+            problem = f"{path} is inside {folder}, which contains {_KEPT[folder.suffix]} of a store"
+            raise ConfigError(option, problem, "Choose another folder.")
     if path.is_symlink() and not path.exists():
         raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
     if not path.exists():
@@ -113,7 +113,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
     if is_file_of_run(path.resolve()):
         raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
     if not _fits(path, makes):
-        problem = f"{path} is something else, where {_SAID[makes]} is to be written"
+        problem = f"{path} exists, but is not {_SAID[makes]}"
         raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
 
 

@@ -26,7 +26,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
 
-_ZERO = "its embedding is all zero, so that nothing is near it"
+_ZERO = "its embedding is all zero, so it has no nearest neighbors"
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     """
     beyond = [row for row in rows if row >= store.n]
     if beyond:
-        problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
-        raise ConfigError("--query-rows", problem, "Choose among these.")
+        problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
+        raise ConfigError("--query-rows", problem, "Choose one of these rows.")
     return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 
@@ -110,8 +110,8 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
     if differing:
         raise Mismatch(
             str(query),
-            f"was not embedded as {index.path} was: {', '.join(differing)} differ",
-            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with that.",
+            f"was embedded differently from {index.path}: {', '.join(differing)} differ",
+            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with it.",
         )
     return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
 

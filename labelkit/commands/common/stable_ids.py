@@ -186,7 +186,7 @@ def assign_stable_ids(
             str(earlier.result.path),
             f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
             "files)",
-            "Name a store of mostly the same images, or leave out --previous.",
+            "Pass a store of mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
     np.add.at(counts, (earlier.ids[before], ids[after]), 1)
@@ -221,7 +221,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
         raise StoreError(
             str(result.path),
             f"contains {result.kind} ({result.stage}), which does not group images",
-            "Name another result.",
+            "Choose another result.",
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]

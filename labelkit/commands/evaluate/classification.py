@@ -118,8 +118,8 @@ def _warn_of_unseen(scored: _Scored) -> None:
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
         current_progress().warning(
-            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}); their "
-            "prototypes can still win"
+            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}), but can "
+            "still be predicted"
         )
 
 
@@ -232,7 +232,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
         split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
         raise ConfigError(
-            "--split", f"{store.path} has neither a test nor a val split", "Name one; all scores every image."
+            "--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all images with all."
         )
     rows = split_rows(store, split)
     known = np.asarray(store.labels, dtype=np.int64)
@@ -258,7 +258,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
 def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored:
     model = run_network(checkpoint, config.which)
     if not model.network.num_outputs or model.run_split is None:
-        raise CheckpointError(str(checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
+        raise CheckpointError(str(checkpoint), "has no classifier", "Embed with it and use `evaluate knn`.")
     is_run = (checkpoint / CONFIG).is_file()
     name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
     known = METHODS[name].config.model_fields
@@ -277,14 +277,14 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
         raise CheckpointMismatch(
             str(checkpoint),
-            f"has scores for {len(model.run_split['class_names'])} classes, the data now have "
-            f"{len(prepared.dataset.class_names)}, or other names",
-            "Give the data as they were in training.",
+            f"has scores for {len(model.run_split['class_names'])} classes, but the data now have "
+            f"{len(prepared.dataset.class_names)} classes, or other class names",
+            "Pass the same data as in training.",
         )
     images = eval_images(run_config, prepared)
     if images is None:
         raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose a split of the set."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     network, spec = model.network.to(runtime.device), model.network.input_spec

@@ -58,7 +58,7 @@ class PixelPatchNetwork(PixelNetwork):
             raise ConfigError(
                 "--image-size",
                 f"{height} x {width} pixels are not a multiple of the patch size {side}",
-                "Choose another.",
+                "Choose another size.",
             )
         columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
         return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
@@ -152,12 +152,12 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
-            config.dataset, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
         kind = "number the objects of films" if classes else "are classes, not objects of films"
         raise DatasetError(
-            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` for it."
+            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` instead."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _network(config, dataset)
@@ -199,8 +199,8 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, the network takes {channels}"
-        raise ConfigError("--dataset", problem, "Choose another network or set.")
+        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network takes {channels}"
+        raise ConfigError("--dataset", problem, "Choose another network or data set.")
 
 
 def choose_rows(
@@ -226,7 +226,7 @@ def choose_rows(
             raise ConfigError(
                 option,
                 f"{dataset.name} has none of the splits {', '.join(order)}",
-                f"Name one of: {', '.join(dataset.split_names) or 'all'}.",
+                f"Choose one of: {', '.join(dataset.split_names) or 'all'}.",
             )
         split = known[0]
     rows = dataset.in_split(None if split == "all" else split)
@@ -262,7 +262,7 @@ def choose_splits(
     )
     if len(np.intersect1d(train_rows, eval_rows)):
         raise ConfigError(
-            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose two splits."
+            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose different splits."
         )
     return ChosenSplits(train, train_rows, scored, eval_rows)
 

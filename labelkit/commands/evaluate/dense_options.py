@@ -112,15 +112,15 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     @classmethod
     def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         if value is not None and (not value or min(value) <= 0):
-            raise ValueError("must be one learning rate or several, above 0")
+            raise ValueError("must be one or more learning rates above 0")
         return value
 
     @model_validator(mode="after")
     def _heads_of_depths(self) -> EvaluateSegmentationConfig:
         if self.head in ("fpn", "upernet") and not self.tune:
-            raise ValueError(f"head {self.head} goes with --tune: it is made to be trained with the network")
+            raise ValueError(f"head {self.head} requires --tune, since it is trained together with the network")
         if self.tune and self.backbone == "pixels":
-            raise ValueError("pixels have nothing to tune; leave out --tune")
+            raise ValueError("backbone pixels has no weights to tune: remove --tune")
         return self
 
     @property
@@ -275,17 +275,17 @@ class EvaluateDetectionConfig(
     @classmethod
     def _sides(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value is not None and (not value or min(value) < 32):
-            raise ValueError("must be one side or several, of 32 pixels or more")
+            raise ValueError("must be one or more sides of at least 32 pixels")
         return value
 
     @model_validator(mode="after")
     def _trainable(self) -> EvaluateDetectionConfig:
         if self.backbone == "pixels":
-            raise ValueError("pixels have no maps to detect with; give a backbone")
+            raise ValueError("backbone pixels has no feature maps for detection: choose another backbone")
         if self.longer_side is not None and self.longer_side < self.shorter_side:
-            raise ValueError(f"longer_side {self.longer_side} is below the shorter side, {self.shorter_side}")
+            raise ValueError(f"longer_side {self.longer_side} must be at least the shorter side, {self.shorter_side}")
         if not self.tune and self.layer_decay < 1:
-            raise ValueError("layer_decay is of the backbone, which stays as it is with --no-tune")
+            raise ValueError("layer_decay has no effect with --no-tune, which freezes the backbone")
         return self
 
     @property

@@ -156,7 +156,7 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
     depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
     if config.layer_decay < 1 and not depth:
         raise ConfigError(
-            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Leave it out, or use a ViT."
+            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Omit it, or choose a ViT."
         )
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
@@ -343,7 +343,7 @@ def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool)
                 try:
                     entry["mask"] = encode_outline(objects.outlines[place], height, width)
                 except ValueError as error:
-                    raise DatasetError(plan.name, str(error), "Mend its annotation, or take it out.") from error
+                    raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
             entries.append(entry)
     return entries
 

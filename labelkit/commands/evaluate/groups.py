@@ -71,8 +71,8 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     if not scored:
         raise StoreError(
             str(store.path),
-            "no row has both a group and a label" + (" that training could not use" if held_out else ""),
-            "Pass --rows all to score the others too." if held_out else "Check --split.",
+            "no image has both a group and a label" + (" that training could not use" if held_out else ""),
+            "Pass --rows all to score all labeled images." if held_out else "Check --split.",
         )
     values: dict[str, object] = {
         "index": config.index,
@@ -145,7 +145,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if config.labels is None else given.where
         raise StoreError(
-            where, "there are no labels to compare with", "Embed a data set with labels, or pass --labels."
+            where, "there are no labels to compare the groups with", "Embed a data set with labels, or pass --labels."
         )
     return truth, given.class_names
 
@@ -197,9 +197,9 @@ def _mapping(
         held_out = _held_out(store, config, result)
         raise StoreError(
             str(store.path),
-            f"no row of split {config.mapping_from} has both a group and a label"
+            f"no image of split {config.mapping_from} has both a group and a label"
             + (" that training could not use" if held_out else ""),
-            "Pass --rows all to match by the others too." if held_out else "Choose another --mapping-from.",
+            "Pass --rows all to match by all labeled images." if held_out else "Choose another --mapping-from.",
         )
     matching = match_clusters(ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=num_classes)
     return matching.class_of_cluster
@@ -281,16 +281,16 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the images", "Name a result of cluster or discover.")
+            raise StoreError(result.where, "does not group the images", "Choose a result of cluster or discover.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
-        remedy = "Make them again with --overwrite."
+        remedy = "Recreate them with --overwrite."
         raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(
             str(store.path),
             "has no result that groups its images",
-            "Run `labelkit cluster` or `labelkit discover` on it first.",
+            "Run `labelkit cluster` or `labelkit discover` on this store first.",
         )
     return found
 

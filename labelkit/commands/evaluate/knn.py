@@ -91,7 +91,7 @@ def choose_labeled_splits(
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
-            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose two splits."
+            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose different splits."
         )
     if labels is None:
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
@@ -105,12 +105,12 @@ def choose_labeled_splits(
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
-            problem = f"every row of split {queries} whose class is known has a label in {given.where}"
+            problem = f"every image of split {queries} with a known class has a label in {given.where}"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Repeat `embed`.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -340,12 +340,10 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
         ConfigError: a single row, or a linear classifier, which would be trained on what it is asked for.
     """
     if config.linear:
-        remedy = "Choose two splits with --gallery and --queries, or leave out --linear."
-        raise ConfigError("--linear", "would train on the images that it classifies", remedy)
+        remedy = "Choose two splits with --gallery and --queries, or remove --linear."
+        raise ConfigError("--linear", "would train a classifier on the images to classify", remedy)
     if len(splits.gallery) < 2:
-        raise ConfigError(
-            "--gallery", f"{splits.names[0]} has only one labeled image, and no other to classify it by", ""
-        )
+        raise ConfigError("--gallery", f"{splits.names[0]} has only one labeled image; at least two are needed", "")
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
     current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
 
@@ -387,7 +385,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components for embeddings of dimension {dim}", f"Pass {dim} or fewer.")
+        raise ConfigError("--pca", f"{count} components exceed the dimension {dim}", f"Pass {dim} or fewer.")
     mean, directions = principal_map(splits.gallery, count)
     queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

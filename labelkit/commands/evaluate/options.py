@@ -87,7 +87,7 @@ class EvaluateClusteringConfig(
     @model_validator(mode="after")
     def _one_matching(self) -> EvaluateClusteringConfig:
         if self.mapping_from is not None and self.protocol == "v1":
-            raise ValueError("protocol v1 matches old and new classes apart; mapping_from goes with v2 or v2b")
+            raise ValueError("protocol v1 matches old and new classes separately: mapping_from requires v2 or v2b")
         return self
 
 
@@ -129,7 +129,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     @classmethod
     def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or min(value) < 1:
-            raise ValueError("must be numbers of neighbors from 1 on")
+            raise ValueError("must be positive numbers of neighbors")
         return value
 
 
@@ -178,7 +178,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     @classmethod
     def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not value or min(value) < 0:
-            raise ValueError("must be one penalty or several, 0 or above")
+            raise ValueError("must be one or more penalties of at least 0")
         return value
 
     @model_validator(mode="after")
@@ -186,11 +186,9 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         if self.rescale:
             return self
         if self.solver not in ("sgd", "adamw"):
-            raise ValueError(
-                "--no-rescale goes with --solver sgd or adamw: lbfgs has its penalty for rescaled features"
-            )
+            raise ValueError("--no-rescale requires --solver sgd or adamw, since lbfgs needs rescaled features")
         if self.lr is None:
-            raise ValueError("--no-rescale needs --lr: the default is for features of mean length 1")
+            raise ValueError("--no-rescale requires --lr: the default is for features of mean norm 1")
         return self
 
 
@@ -233,17 +231,15 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     @model_validator(mode="after")
     def _one_protocol(self) -> EvaluateRetrievalConfig:
         if not self.k or min(self.k) < 1:
-            raise ValueError("-k takes numbers of neighbors from 1 on")
+            raise ValueError("-k must be positive numbers of neighbors")
         if not self.split:
-            raise ValueError("--split is empty; leave it out for the default")
+            raise ValueError("--split is empty: remove it to use the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
-            raise ValueError(
-                "--split, where rows look each other up, cannot be combined with --queries or --gallery-index"
-            )
+            raise ValueError("--split cannot be combined with --queries or --gallery-index")
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
-            raise ValueError("--gallery goes with --queries or --gallery-index")
+            raise ValueError("--gallery requires --queries or --gallery-index")
         if self.queries is not None and self.gallery is None and self.gallery_index is None:
-            raise ValueError("--queries needs --gallery, or --gallery-index")
+            raise ValueError("--queries requires --gallery or --gallery-index")
         return self
 
 
@@ -283,11 +279,11 @@ class EvaluateClassificationConfig(
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateClassificationConfig:
         if self.checkpoint is not None and self.index is not None:
-            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+            raise ValueError("pass either --checkpoint (a run folder) or --index (a store)")
         if self.result is not None and self.checkpoint is not None:
-            raise ValueError("--result goes with --index: it is written beside a store")
+            raise ValueError("--result requires --index, since results are written next to a store")
         if self.data_root is not None and self.index is not None:
-            raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
+            raise ValueError("--data-root requires --checkpoint: a store needs no other data")
         return self
 
 
@@ -335,7 +331,7 @@ class EvaluatePresenceConfig(
     @model_validator(mode="after")
     def _splits_differ(self) -> EvaluatePresenceConfig:
         if self.split == self.eval_split:
-            raise ValueError(f"eval_split {self.eval_split} is trained on: choose two splits")
+            raise ValueError(f"eval_split {self.eval_split} is used for training: choose two different splits")
         return self
 
 
@@ -380,5 +376,5 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     @model_validator(mode="after")
     def _drops_increase(self) -> EvaluateProbesConfig:
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increase, got {self.lr_drop_epochs}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {self.lr_drop_epochs}")
         return self

@@ -65,7 +65,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         raise ConfigError(
             "--num-clusters",
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
-            "Use at least that many.",
+            "Request at least one cluster per class.",
         )
     split, rows = choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed

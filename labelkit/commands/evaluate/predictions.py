@@ -41,8 +41,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     check_result_name(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
-        problem = f"is no answer but holds {result.kind} ({result.stage})"
-        raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
+        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
     judged = _judge(store, result, config)
     values = {"index": config.index, "answer": result.name, **judged.values}
     made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))

@@ -79,7 +79,7 @@ def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
         elif isinstance(module, nn.ReLU) and waiting:
             found[name], waiting = module, ""
     if waiting or not found:
-        raise _not_plain(f"convolution {waiting} has no ReLU behind it" if waiting else "it has no convolution")
+        raise _not_plain(f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution")
     return found
 
 
@@ -228,7 +228,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     run = load_run(config.checkpoint, config.which)
     if not isinstance(run.config, BackboneRunConfig):
         raise CheckpointError(
-            str(config.checkpoint), "has no held-out images", "Embed it and use `labelkit evaluate linear`."
+            str(config.checkpoint), "has no held-out images", "Embed with it and use `labelkit evaluate linear`."
         )
     network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}
@@ -240,7 +240,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     judged = eval_images(options, prepared)
     if judged is None:
         raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose a split of the set."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
@@ -294,7 +294,7 @@ def _images(
     bank.check(max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
-        raise DatasetError(images.name, f"only {len(rows)} images have a label", "Pass more.")
+        raise DatasetError(images.name, f"only {len(rows)} images have a label", "Use a data set with more labels.")
     return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
 
 

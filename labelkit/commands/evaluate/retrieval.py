@@ -71,7 +71,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     own_rows = _own_rows(asked, held)
     available = len(held.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
-        raise ConfigError("-k", f"{max(config.k)} neighbors among {available} images", "Request fewer.")
+        raise ConfigError("-k", f"only {available} images are available, not {max(config.k)}", "Lower -k.")
     features = check_features(asked.store, asked.rows)
     _check_directions(asked, features)
     found = features
@@ -94,7 +94,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         )
     if not len(scores.query_rows):
         raise StoreError(
-            f"{store.path}:/labels", "no image has another one of its class", "Choose others with --split."
+            f"{store.path}:/labels", "no image has another image of its class", "Choose other images with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
     return _result(config, asked, held, scores, nmi, names)
@@ -114,7 +114,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         if differing:
             raise Mismatch(
                 str(other.path),
-                f"was not embedded as {store.path} was: {', '.join(differing)} differ",
+                f"was embedded differently from {store.path}: {', '.join(differing)} differ",
                 "Embed both with the same model.",
             )
         names += [name for name in other.class_names if name not in set(names)]
@@ -124,7 +124,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         queries, gallery = (config.queries,), (config.gallery,)
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
         queries, gallery = _ROLES[:1], _ROLES[1:]
-        current_progress().message("images of split query search split gallery; use --split test for others")
+        current_progress().message("images of split query search split gallery; use --split to choose other images")
     else:
         splits = config.split
         if splits == ("auto",):
@@ -139,8 +139,8 @@ def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], opti
     if store.metric != "cosine":
         raise StoreError(
             str(store.path),
-            f"its embeddings are compared by {store.metric}, but retrieval is scored by cosine",
-            "Embed again.",
+            f"its embeddings are compared by {store.metric}, but retrieval scores need cosine",
+            "Repeat `embed`.",
         )
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
@@ -171,7 +171,7 @@ def _check_directions(side: _Side, features: NDArray[np.float32]) -> None:
         raise StoreError(
             f"{side.store.path}:/embeddings",
             f"{int(zero.sum())} embeddings are all zero and have no direction to compare (first: {first})",
-            "Leave them out of the data set, or embed with another model.",
+            "Remove these images from the data set, or embed with another model.",
         )
 
 

@@ -143,7 +143,7 @@ def _choose_lr(
         trained = rows.train_rows
     if not len(trained) or len(np.intersect1d(judged, trained)):
         raise ConfigError(
-            "--select-split", "contains training images, or leaves none to train on", "Choose another split."
+            "--select-split", "contains training images, or leaves no images to train on", "Choose another split."
         )
     tried = []
     for lr in config.rates:
@@ -274,7 +274,7 @@ def _fit(
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
-            remedy = "Use a smaller --lr, or look at the features."
+            remedy = "Use a smaller --lr, or check the features."
             raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say

@@ -41,8 +41,8 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:
-        problem = f"gives labels of {len(classes)} classes to the rows in use: a label is compared with those of others"
-        raise DatasetError(given.where, problem, "Pass more --labels.")
+        problem = f"has labels of {len(classes)} classes for these images, but at least two classes are needed"
+        raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages.from_store(store, of_store, config)
     doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))

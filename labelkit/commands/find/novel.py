@@ -63,23 +63,23 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     store = open_store(config.index)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":
-        problem = f"holds {result.kind} ({result.stage}), and no answers"
-        raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")
+        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        raise StoreError(result.where, problem, "Pass a result of `discover answer` as --answer.")
     found, is_new = read_stored_predictions(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
-            raise StoreError(str(result.path), f"has {what}", "Make predictions with both: `labelkit discover answer`.")
+            raise StoreError(str(result.path), f"has {what}", "Create both with `labelkit discover answer`.")
     earlier = None if config.previous is None else _earlier(store, config.previous)
     if earlier is not None:
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
             problem = (
-                f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
+                f"contains all but {len(rows)} of the unlabeled images, but later images are compared with each other"
             )
-            raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
+            raise StoreError(str(config.previous), problem, "Pass an earlier store, or remove --previous.")
     images = None if config.sheet is None else StoredImages.from_store(store, np.arange(store.n), config)
     nearest = _nearest(config, store, rows, given, 1)
     if earlier is None:
@@ -143,8 +143,8 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
     if not held.any():
         raise StoreError(
             str(before.path),
-            f"holds none of the images of {store.path}",
-            "Name a store of some of the same images with --previous.",
+            f"contains none of the images of {store.path}",
+            "Pass a store with some of the same images as --previous.",
         )
     return held
 
@@ -195,7 +195,7 @@ def _new_shares(
         raise StoreError(
             str(result.path),
             "was made by an earlier version, without the data needed here",
-            "Make it again with --overwrite.",
+            "Recreate the result with --overwrite.",
         )
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)

@@ -46,7 +46,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:
         current_progress().warning(
-            f"{len(rows)} images are too few to judge outliers: none is compared with the others"
+            f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
         )
     features = stored_rows(store, rows)
     tones = sizes = None

@@ -139,7 +139,7 @@ def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: 
     progress, keypoints = current_progress(), compared.keypoints
     if keypoints.from_cache or compared.cached_pairs:
         progress.message(
-            f"from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
+            f"taken from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
             f"{compared.cached_pairs} of {len(compared.pairs)} compared pairs"
         )
     if compared.without_keypoints:
@@ -202,7 +202,7 @@ def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: Imag
         raise DatasetError(
             images.name,
             f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
-            "Restore them, or pass --dataset (and --data-root).",
+            "Restore these images, or pass --dataset (and --data-root).",
         )
     return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
 
@@ -214,7 +214,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
     else:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Lower it."
+                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Choose fewer clusters."
             )
         found = kmeans(
             features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3

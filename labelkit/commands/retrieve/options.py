@@ -119,27 +119,27 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     @model_validator(mode="after")
     def _one_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
-            raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
+            raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("--query-rows takes rows from 0 on")
+            raise ValueError("--query-rows must be row numbers of at least 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
+                raise ValueError(f"{flag(name)} is empty: remove it to search all images")
         self._check_patch()
         return self
 
     def _check_patch(self) -> None:
         if self.patch is not None and self.pixel is not None:
-            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+            raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{flag(name)} takes two numbers from 0 on, such as 3,4")
+                raise ValueError(f"{flag(name)} must be two numbers of at least 0, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
-                raise ValueError("--own-image goes with --patch or --pixel")
+                raise ValueError("--own-image requires --patch or --pixel")
             return
         if self.search != "exact":
-            raise ValueError("patches are searched exactly; leave out --search")
+            raise ValueError("patches are always searched exactly: remove --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
-            raise ValueError("a patch is looked up in one image: give one of --query-rows")
+            raise ValueError("a patch belongs to a single image: pass a single row as --query-rows")

@@ -95,7 +95,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     available = int(counts[chosen].sum())
     if available == 0:
         raise ConfigError(
-            "--own-image", "only patches of the query image are left", "Pass --own-image, or other filters."
+            "--own-image", "only patches of the query image are left", "Pass --own-image, or change the filters."
         )
     if available < config.k:
         current_progress().warning(f"there are only {available} patches to find")
@@ -161,14 +161,14 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     if config.query_rows is not None:
         row = config.query_rows[0]
         if row >= store.n:
-            problem = f"{store.path} has no row {row}, its rows are 0 to {store.n - 1}"
-            raise ConfigError("--query-rows", problem, "Choose among these.")
+            problem = f"{store.path} has no row {row}; its rows are 0 to {store.n - 1}"
+            raise ConfigError("--query-rows", problem, "Choose one of these rows.")
         name, image, digest, label = store.sample_ids[row], patches.image(row), store.sha256[row], row_label(store, row)
     else:
         assert config.query is not None
         if is_store(config.query) or config.query.is_dir():
-            problem = f"{config.query} is no image file; a patch is looked up in one image"
-            raise ConfigError("--query", problem, "Give an image file, or --query-rows ROW.")
+            problem = f"{config.query} is not an image file, but a patch must belong to a single image"
+            raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import (
             query_patches,  # torch loads here
             recorded_network,
@@ -178,7 +178,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         model = recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches are of layer {layer}, those of the store of {patches.layer}"
+            problem = f"its patches are from layer {layer}, but those of the store are from layer {patches.layer}"
             raise Mismatch(model.source, problem, "Embed the store again with --dense.")
         image = query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
@@ -186,12 +186,12 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     cell = query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
-        problem = f"patch {cell[0]},{cell[1]} of {name} is not among the {len(image.cells)} that were kept of it"
+        problem = f"patch {cell[0]},{cell[1]} of {name} is not among its {len(image.cells)} stored patches"
         kept = " ".join(f"{row},{column}" for row, column in image.cells.tolist()[:10])
         raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
     feature = np.asarray(image.features[place[0]], dtype=np.float32)
     if store.metric == "cosine" and not feature.any():
-        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another one.")
+        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another patch.")
     own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
     return PatchQuery(name, image, cell, feature, own_rows, label, images)
 
@@ -213,7 +213,7 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     x, y = config.pixel
     left, top, right, bottom = image.region
     if not (left <= x < right and top <= y < bottom):
-        problem = f"x {x:g}, y {y:g} is outside of what the network sees of {name}"
+        problem = f"x {x:g}, y {y:g} is outside of the area of {name} that the network sees"
         remedy = f"x goes from {left:g} to {right:g}, y from {top:g} to {bottom:g}."
         raise ConfigError("--pixel", problem, remedy)
     row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)

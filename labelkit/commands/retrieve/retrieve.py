@@ -101,7 +101,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
-            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} images", "Request fewer.")
+            raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
         check_result_name(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
     if images is not None:
@@ -113,7 +113,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     else:
         queries = rows_of_store(store, config.query_rows or ())
     if config.k > len(gallery.rows):
-        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} nonzero embeddings", "Request fewer.")
+        raise ConfigError("-k", f"there are only {len(gallery.rows)} nonzero embeddings, not {config.k}", "Lower -k.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
 

@@ -82,7 +82,7 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if is_small_selection(num_rows) and found.missing:
-                progress.message(f"--search {kind}: comparing {told} exactly is fast too; --search auto chooses")
+                progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
             return found
         if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
@@ -246,7 +246,7 @@ def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
         )
         if value is not None
     ]
-    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Choose others.")
+    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Change these filters.")
 
 
 def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
@@ -257,7 +257,7 @@ def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.boo
         if unknown or store.labels is None:
             known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
             problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
-            raise ConfigError("--label", problem, "Choose one of them.")
+            raise ConfigError("--label", problem, "Choose one of these classes.")
         chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
     if config.split is not None:
         marks = np.zeros(store.n, dtype=np.bool_)

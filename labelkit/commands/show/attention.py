@@ -274,7 +274,7 @@ def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone
         raise ConfigError(
             "--out",
             f"{images} images and {num_blocks} blocks make an image of {width:,} x {height:,} pixels",
-            "Ask for fewer images or blocks" + (", or leave out --heads." if config.heads else "."),
+            "Request fewer images or blocks" + (", or remove --heads." if config.heads else "."),
         )
 
 

@@ -78,7 +78,7 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
         )
     for option, given in (("--block", config.block is not None), ("--heads", config.heads)):
         if given:
-            raise ConfigError(option, "is for vision transformers; this network has one gate", "Leave it out.")
+            raise ConfigError(option, "is for vision transformers; this network has one gate", "Remove it.")
     runtime = Runtime(device=config.device)
     begun = _untrained(run)
     shown, measured = _views(config, run, runtime)
@@ -169,7 +169,7 @@ def _batches(
     bank = ImageBank(dataset, rows, image_channels(run.method), device=runtime.device, base_size=spec.size)
     for row, reason in bank.bad.items():
         if len(rows) == 1:
-            raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
+            raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another.")
     assert isinstance(own, TACCCLConfig)
     first = train_view(own, run.method.data, spec.size)
     for start in range(0, len(bank.rows), _BATCH):

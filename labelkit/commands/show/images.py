@@ -100,7 +100,7 @@ def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torc
     )
     (batch,) = loader
     if batch.bad:
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another image.")
     return batch.images
 
 
@@ -128,7 +128,7 @@ def training_views(
     spec, channels = run.method.network.input_spec, image_channels(run.method)
     bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size, num_threads=1)
     for row, reason in bank.bad.items():
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another image.")
     loader = TrainLoader(
         bank,
         views,
@@ -171,7 +171,7 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, len(dataset))
     if wanted > len(dataset):
         raise ConfigError(
-            "--num-images", f"{wanted} images of {dataset.name}, which has only {len(dataset)}", "Request fewer."
+            "--num-images", f"{dataset.name} has only {len(dataset)} images, not {wanted}", "Request fewer images."
         )
     rows: list[int] = []
     for row in keyed_generator(config.seed, "show attention").permutation(len(dataset)).tolist():
@@ -185,6 +185,6 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
         rows.append(row)
     if len(rows) < wanted:
         raise DatasetError(
-            dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Ask for at most {len(rows)}."
+            dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Request at most {len(rows)}."
         )
     return np.array(sorted(rows), dtype=np.int64)

@@ -71,10 +71,10 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
         if len(chosen) > 1:
             named = " and ".join(flag(name) for name in chosen)
-            raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
+            raise ValueError(f"choose images by only one of --num-images, --rows and --image, not by {named}")
         for name in ("rows", "image"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty; leave it out for the default")
+                raise ValueError(f"{flag(name)} is empty: remove it to use the default")
         from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
         if self.image is not None and from_set:
             raise ValueError(f"{' and '.join(from_set)} cannot be combined with --image")
@@ -98,7 +98,7 @@ class ShowAttentionConfig(ShowImagesConfig):
     @classmethod
     def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if blocks == ():
-            raise ValueError("empty; leave it out for the default")
+            raise ValueError("is empty: remove this option to use the default")
         return blocks
 
 
@@ -138,11 +138,11 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
         if self.rows is not None and self.num_images is not None:
-            raise ValueError("choose images by --rows or by --num-images")
+            raise ValueError("choose images by either --rows or --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("--rows takes rows of the store from 0 on")
+            raise ValueError("--rows must be row numbers of at least 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("--patch takes two numbers from 0 on, such as 3,4")
+            raise ValueError("--patch must be two numbers of at least 0, such as 3,4")
         return self
 
 
@@ -201,7 +201,7 @@ class ScheduleOptions(OverwriteOption):
     def _nothing_runs(self) -> ScheduleOptions:
         given = [flag(name) for name in _OF_RUNS if getattr(self, name)]
         if given:
-            raise ValueError(f"{' and '.join(given)} has no meaning where nothing is trained")
+            raise ValueError(f"{' and '.join(given)} has no effect here, since nothing is trained")
         if self.out is not None and self.out.suffix.lower() not in (".png", ".csv"):
             raise ValueError(f"out ({self.out}) must end in .png or .csv")
         return self

@@ -42,7 +42,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     store = open_store(config.index)
     patches = open_patches(store)
     if patches.is_sampled:
-        problem = "only some patches of each image were kept, which make no map"
+        problem = "only some patches of each image were stored, which do not form a map"
         raise ConfigError("--index", f"{config.index}: {problem}", "Embed without --patches-per-image.")
     rows = _rows(config, store)
     maps = [patches.image(row) for row in rows]
@@ -95,13 +95,13 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
     if config.rows is not None:
         beyond = [row for row in config.rows if row >= store.n]
         if beyond:
-            problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
-            raise ConfigError("--rows", problem, "Choose among these.")
+            problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
+            raise ConfigError("--rows", problem, "Choose one of these rows.")
         return list(config.rows)
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
     if wanted > store.n:
         raise ConfigError(
-            "--num-images", f"{wanted} images of {store.path}, which has only {store.n}", "Request fewer."
+            "--num-images", f"{store.path} has only {store.n} images, not {wanted}", "Request fewer images."
         )
     drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
     return sorted(int(row) for row in drawn)

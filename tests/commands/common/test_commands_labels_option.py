@@ -98,7 +98,7 @@ def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: E
     assert used(every, result) == {"wasp/01.png": "x"}
     assert used(plain, result) == used(plain, Path("labels-1")) == {"bee/01.png": "x", "cat/02.png": "y"}
     answer = labelkit("suggest", "--index", every.path, "--labels", result, "-n", "1", "--out", tmp_path / "next.csv")
-    assert f"{result}: 1 of 2 labels are of images that are here (same file)" in answer.err
+    assert f"{result}: 1 of 2 labels belong to images that are used here (same file)" in answer.err
 
 
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: 
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):
         used(plain, tmp_path / "photos.h5.results" / "k-means.h5")
-    with pytest.raises(ConfigError, match="names a column of --labels FILE"):
+    with pytest.raises(ConfigError, match="requires --labels FILE"):
         labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
 
 

@@ -417,7 +417,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for 'fig', 'pear', which have labels now" in done.err
+    assert "has no group for 'fig', 'pear', which now have labels" in done.err
     assert "again with these labels" in done.err
 
 
@@ -513,10 +513,10 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
         (with_one_label_each, DatasetError, "no class has two labels"),
         (with_every_label, StoreError, "every grouped image has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
-        (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on it first"),
+        (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on this store first"),
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
-        (with_groups_of_another_store, Mismatch, "made from other content"),
-        (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
+        (with_groups_of_another_store, Mismatch, "was made from a different version of"),
+        (with_a_class_it_does_not_have, StoreError, "contains a class 'zebra'"),
         (with_a_row_that_is_no_number, Refused, "contains a number that is not finite"),
     ],
 )
@@ -549,7 +549,7 @@ def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path,
 
 def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_store: Any) -> None:
     store = build()
-    with pytest.raises(StoreError, match="is no answer but holds clusters"):
+    with pytest.raises(StoreError, match=r"contains clusters .*, not predictions"):
         evaluate_answer(EvaluateAnswerConfig(index=store.path, answer="ss-kmeans"))
 
     labels = [row // PER_CLASS if row % PER_CLASS < LABELED and row < OLD * PER_CLASS else -1 for row in range(120)]

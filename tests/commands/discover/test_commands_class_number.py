@@ -99,7 +99,7 @@ def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore,
     with pytest.raises(DatasetError, match="has no labels that may be used") as caught:
         categories(unlabeled, **options)
 
-    assert "leave --criterion out" in caught.value.remedy
+    assert "remove --criterion published" in caught.value.remedy
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, 
     assert answer.code == 0
     # there are five blobs
     assert bound(answer.json) == (4, True, False)
-    assert "at least 4 classes: the most that were tried fit best; raise --max-classes" in answer.err
+    assert "at least 4 classes: the maximum tried fits best; raise --max-classes" in answer.err
     assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
 
 

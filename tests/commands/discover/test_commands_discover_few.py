@@ -338,7 +338,7 @@ def test_more_than_there_is_takes_everything_and_says_so(labelkit: Any, store: E
 
     assert answer.code == 0
     assert (answer.json["discovered"], answer.json["exhausted"]) == (51, True)
-    assert "found 51 of 5000, fewer images than requested" in answer.err
+    assert "only 51 of 5000 images were found" in answer.err
 
 
 def test_more_labels_than_images_are_refused(labelkit: Any, store: EmbeddingStore) -> None:
@@ -419,8 +419,8 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("snowball", ["--fusion", "rank"], "--fusion needs further stores"),
-        ("snowball", ["--fuse-with", "other.h5"], "--fuse-with needs --fusion"),
+        ("snowball", ["--fusion", "rank"], "--fusion requires more stores"),
+        ("snowball", ["--fuse-with", "other.h5"], "--fuse-with requires --fusion"),
         ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
         ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class requires --balance balanced"),
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),

@@ -80,7 +80,7 @@ def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: d
 
 
 def test_a_number_is_given_or_searched() -> None:
-    with pytest.raises(ValidationError, match="leave out --num-classes"):
+    with pytest.raises(ValidationError, match="remove --num-classes"):
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 
@@ -93,7 +93,7 @@ def test_a_number_alone_has_nothing_to_draw() -> None:
 
 
 def test_rows_that_are_all_equal_are_said_to_be(make_store: Any) -> None:
-    with pytest.raises(DatasetError, match="rows are all equal"):
+    with pytest.raises(DatasetError, match="embeddings are equal"):
         categories(make_store(np.ones((30, 4))))
 
 

@@ -134,9 +134,9 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
         (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
         (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
-        (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
-        (("--train-sizes", "16"), 2, "of 32 pixels or more"),
-        (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay is of the backbone"),
+        (("--longer-side", 32), 2, "longer_side 32 must be at least the shorter side, 64"),
+        (("--train-sizes", "16"), 2, "of at least 32 pixels"),
+        (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay has no effect"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_line(

@@ -347,10 +347,10 @@ def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
     words = ["find", "novel", "--index", answered, "--out", tmp_path / "novel.csv"]
     answer = labelkit(*words, "--previous", embed(photos))
     assert answer.code == 3
-    assert "holds none of the images" in answer.err
+    assert "contains none of the images" in answer.err
     answer = labelkit(*words, "--answer", "categories")
     assert answer.code == 3
-    assert "and no answers" in answer.err
+    assert "not predictions" in answer.err
 
 
 # --- what stands in the way ---

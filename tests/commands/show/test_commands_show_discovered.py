@@ -140,7 +140,7 @@ def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[i
         (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation requires --table"),
-        (["--out", "{folder}/s.png"], 2, "--index: missing. Pass a store with a result, or a CSV with --table"),
+        (["--out", "{folder}/s.png"], 2, "--index: is missing. Pass a store with a result, or a CSV with --table"),
         (
             ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
             2,

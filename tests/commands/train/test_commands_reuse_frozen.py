@@ -205,7 +205,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         patched.setattr(CachedViews, "commit", full)
         answer = train(photos, "simgcd", tmp_path / "run", *options)
     assert answer.code == 5
-    assert "the disk is full. Make room, then give the same command with --resume" in answer.err
+    assert "the disk is full. Free some disk space, then run the same command with --resume" in answer.err
     assert train(photos, "simgcd", tmp_path / "run", *options, "--resume").code == 0
 
 

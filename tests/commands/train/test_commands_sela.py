@@ -54,7 +54,7 @@ def test_evaluate_linear_agrees_with_the_probe_of_evaluate_knn(labelkit: Any, st
     assert solved.json["accuracy"]["mean"] == pytest.approx(voted["linear_accuracy"], abs=0.15)
     assert solved.json["top5_accuracy"]["mean"] >= solved.json["accuracy"]["mean"]
     refused = labelkit("evaluate", "linear", "--index", store, "--l2", "-1")
-    assert (refused.code, "0 or above" in refused.err) == (2, True)
+    assert (refused.code, "of at least 0" in refused.err) == (2, True)
 
 
 def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, run: Path, store: Path) -> None:

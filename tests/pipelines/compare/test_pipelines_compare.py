@@ -73,7 +73,7 @@ def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name
     [
         (("--old-classes", "1,whale"), "--old-classes: no class 'whale' among 10"),
         (("--old-classes", "gone.txt"), "--old-classes: gone.txt cannot be read"),
-        (("--old-classes", "1", "--num-old-classes", "1"), "exclude each other"),
+        (("--old-classes", "1", "--num-old-classes", "1"), "cannot be combined"),
     ],
 )
 def test_old_classes_that_cannot_be_are_refused_before_the_work(

@@ -83,7 +83,8 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     }
     assert (
         "of 2 photos with a label, 1 are predicted correctly (50.0 %); "
-        "of the 2 of these that are not unsure, 1 are correct; of 1 photos whose class has no name here, 1 are in groups without a name"
+        "of the 2 of these that are not unsure, 1 are correct; "
+        "of 1 photos whose class has no name here, 1 are in groups without a name"
     ) in told.err
 
 
@@ -222,7 +223,11 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
         (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),
-        (["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"], 2, "--format table is for the screen"),
+        (
+            ["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"],
+            2,
+            "--format table is only for the screen",
+        ),
         (["--from", "LABELED"], 2, "NEW"),
     ],
 )

@@ -491,7 +491,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     said = " ".join(capsys.readouterr().err.split())
     assert "4 labels of moved or renamed photos, carried over" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels ignored, of photos that have since been corrected, deleted or renamed" in said
+    assert "4 labels ignored, since the photos have been corrected, deleted or renamed" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
@@ -501,7 +501,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
     assert labels_in(folder / "given.csv") == expected | {"003.png": "green"}
-    assert "since been corrected, deleted or renamed" not in capsys.readouterr().err
+    assert "have been corrected, deleted or renamed" not in capsys.readouterr().err
 
 
 def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(
@@ -831,7 +831,7 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
 
     said = " ".join(capsys.readouterr().err.split())
-    assert f"the class 'gren' (1 label) looks like 'green': if both are the same class, replace 'gren' in " in said
+    assert "the class 'gren' (1 label) looks like 'green': if both are the same class, replace 'gren' in " in said
     known.write_text(known.read_text().replace("gren\n", "green\n"))
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
     assert "looks like" not in capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_without_the_token_nothing_is_told(client: Client, path: str) -> None:
         status, _, body = client.ask("GET", path, Authorization=given)
 
         assert status == 401, given
-        assert "link is not complete" in json.loads(body)["problem"]
+        assert "link is incomplete" in json.loads(body)["problem"]
 
 
 @pytest.mark.parametrize(
