@@ -596,7 +596,7 @@ class FileMasks:
         try:
             values = decode_mask(read_image_file(path))
         except BadImage as bad:
-            raise DatasetError(str(path), bad.reason, "Masks are PNG files with one number per pixel.") from bad
+            raise DatasetError(str(path), bad.reason, "Use PNG files with one class number per pixel.") from bad
         classes = self.table[values]
         if classes.min() == _MEANINGLESS:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
@@ -604,7 +604,7 @@ class FileMasks:
                 str(path),
                 f"value {values[row, column]} in row {row}, column {column} is not a class; known values: "
                 f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
-                "Is it the mask of another data set, or a rendering of a mask?",
+                "Check whether it belongs to another data set or is a rendering of a mask.",
             )
         return classes.astype(np.uint8)
 
@@ -627,18 +627,18 @@ def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDA
     """
     if dataset.masks is None:
         raise DatasetError(
-            dataset.name, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
         )
     sample_id = dataset.sample_ids[index]
     try:
         pixels = dataset.source.read(index).decode(dataset.in_channels)
     except BadImage as bad:
-        raise DatasetError(sample_id, bad.reason, "Repair it or take it out of the set.") from bad
+        raise DatasetError(sample_id, bad.reason, "Repair the image, or remove it.") from bad
     mask = dataset.masks.read(index)
     if mask.shape != pixels.shape[:2]:
         raise DatasetError(
             sample_id if dataset.root is None else str(dataset.root / sample_id),
             f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
-            "Masks must be as large as their images; was one of them resized?",
+            "Check whether one of them was resized: masks must be as large as their images.",
         )
     return pixels, mask

@@ -179,10 +179,10 @@ class ImageBank:
             shown.append(f"and {len(self.bad) - len(shown)} more")
         raise DatasetError(
             self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read, allowed are {percent(max_bad)} %\n  "
+            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)} % are allowed\n  "
             + "\n  ".join(shown)
             + "\n",
-            "Mend or remove them, or allow more with --max-bad.",
+            "Repair or remove these images, or allow more with --max-bad.",
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:

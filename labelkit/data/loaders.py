@@ -101,7 +101,7 @@ class TrainLoader:
             raise ConfigError(
                 "--batch-size",
                 f"{batch_size} cannot be divided among {world_size} processes",
-                "Use a multiple of them.",
+                "Use a multiple of the number of processes.",
             )
         if len(sampler) < batch_size:
             raise ConfigError(

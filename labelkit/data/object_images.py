@@ -64,7 +64,7 @@ class ExamplePlan:
             raise DatasetError(
                 self.name,
                 f"the image has {width} x {height} pixels, its annotation says {self.size[1]} x {self.size[0]}",
-                "Boxes are in pixels of the image: check whether it was resized or rotated.",
+                "Check whether the image was resized or rotated: boxes are in its pixels.",
             )
 
 
@@ -97,7 +97,7 @@ def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[]
         try:
             height, width = dataset.source.read(row).full_size()
         except BadImage as bad:
-            raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+            raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
         plan.check(height, width)
         advance()
 
@@ -111,7 +111,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     try:
         pixels = source.read(plan.row).decode(channels)
     except BadImage as bad:
-        raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+        raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
     height, width = pixels.shape[:2]
     plan.check(height, width)
     step = -1 if plan.mirror else 1
@@ -140,7 +140,7 @@ def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArr
     try:
         return rasterize(objects.outlines or (), height, width)
     except ValueError as error:
-        raise DatasetError(name, str(error), "Mend its annotation, or take it out.") from error
+        raise DatasetError(name, str(error), "Correct its annotation, or remove the image.") from error
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
@@ -170,7 +170,7 @@ def require_pycocotools(why: str) -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "pip install pycocotools.") from error
+        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "Run `pip install pycocotools`.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
@@ -205,7 +205,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
     if isinstance(outline, list):
         parts = [part for part in outline if _is_polygon(part)]
         if not parts or len(parts) < len(outline):
-            raise ValueError("segmentation is no list of polygons of three points or more")
+            raise ValueError("segmentation is not a list of polygons with at least three points")
         merged: Encoded = mask.merge(mask.frPyObjects(parts, height, width))
         return merged
     if not isinstance(outline, dict) or outline.get("size") != [height, width]:

@@ -99,7 +99,7 @@ def find_paths(
         raise DatasetError(
             str(table),
             f"{len(ambiguous)} of {len(listed)} paths fit several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
-            "Write these paths from the folder of the images on.",
+            "Write these paths relative to the image folder.",
         )
     return FoundPaths(places, unknown)
 

@@ -33,7 +33,7 @@ from labelkit.files import read_json
 ANNOTATIONS: Final = "annotations"
 _FILES: Final = "instances_*.json"
 _YEAR: Final = re.compile(r"\d{4}$")
-_REMEDY: Final = "Compare it with https://cocodataset.org/#format-data."
+_REMEDY: Final = "Compare the file with https://cocodataset.org/#format-data."
 
 
 class _File(NamedTuple):
@@ -81,7 +81,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     for file in read[1:]:
         if file.categories != first.categories:
             problem = f"its categories are not those of {first.path.name}"
-            raise DatasetError(str(file.path), problem, "Give both the same categories.")
+            raise DatasetError(str(file.path), problem, "Use the same categories in both files.")
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
     listed: list[Listed] = []
@@ -100,11 +100,11 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
                     str(file.path),
                     f"annotation {entry.get('id', '?')}: bbox {entry['bbox']} lies mostly outside its image of "
                     f"{size[1]} x {size[0]} pixels",
-                    "A bbox is left, top, width, height in pixels; remove it, or correct it.",
+                    "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
     if not any(len(objects) for objects, _ in known.values()):
         raise DatasetError(str(first.path), "has no boxes", "Download the file of instances, not captions.")
-    remedy = remedy or f"Put the images into {root}, or take them out of the annotations."
+    remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
     objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
@@ -127,9 +127,9 @@ def _read(path: Path) -> _File:
     try:
         value = read_json(path)
     except OSError as error:
-        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
+        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the file again.") from error
     except ValueError as error:
-        raise DatasetError(str(path), f"is not JSON: {error}", "Unpack it again.") from error
+        raise DatasetError(str(path), f"is not JSON: {error}", "Unpack the file again.") from error
     if not isinstance(value, dict):
         raise DatasetError(str(path), "is not a JSON object", _REMEDY)
     categories: dict[int, str] = {}
@@ -138,7 +138,7 @@ def _read(path: Path) -> _File:
             raise DatasetError(str(path), f"names category {entry['id']} ({entry['name']}) twice", _REMEDY)
         categories[entry["id"]] = entry["name"]
     if not categories:
-        raise DatasetError(str(path), "has no categories", "Boxes need a class to be learned; name the classes.")
+        raise DatasetError(str(path), "has no categories", "Add the classes of the boxes.")
     images: dict[int, dict[str, Any]] = {}
     for entry in _entries(path, value, "images", {"id": int, "file_name": str}):
         if entry["id"] in images:
@@ -157,7 +157,7 @@ def _read(path: Path) -> _File:
             raise DatasetError(
                 str(path),
                 f"{where} refers to category {entry['category_id']}, which is not in categories",
-                "Add it, or remove the annotation.",
+                "Add the category, or remove the annotation.",
             )
         box = entry["bbox"]
         if len(box) != 4 or any(type(side) not in (int, float) for side in box) or min(box[2:]) < 0:
@@ -229,7 +229,7 @@ def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
     remedy = f"Put images and masks into {root}."
     dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
     meaning, classes = _classes(root)
-    remedy = "Add them, or take the images out."
+    remedy = "Add the masks, or remove the images."
     dataset = attach_masks(dataset, _mask_of, meaning or {i: i for i in range(IGNORE)}, classes, remedy)
     if meaning:
         return dataset

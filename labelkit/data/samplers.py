@@ -227,7 +227,7 @@ class ClassBalancedSampler:
         if len(members) < self._classes_per_batch:
             raise DatasetError(
                 "labels",
-                f"{len(members)} classes with labels, but a batch needs {self._classes_per_batch}",
+                f"{len(members)} classes have labels, but a batch needs {self._classes_per_batch}",
                 "Use a smaller batch or more images per class.",
             )
         self._members = members

@@ -107,7 +107,7 @@ def _pick_old(
             "split", f"{problem}; the first missing or extra class: {differ[0]}", "Name each class once."
         )
     if not old:
-        raise DatasetError("split", "no class would be old", "Name at least one.")
+        raise DatasetError("split", "there would be no old class", "Choose at least one old class.")
     return old, new
 
 
@@ -178,7 +178,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one per class."
+            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one label per class."
         )
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
@@ -193,7 +193,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
         raise DatasetError(
             "split",
             f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}",
-            "Request fewer.",
+            "Request fewer labels.",
         )
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
@@ -366,7 +366,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
         raise DatasetError(
             "split",
             f"{len(chosen)} of {count} classes would be held out",
-            "Leave some classes to train on, and some to test.",
+            "Keep some classes for training and some for testing.",
         )
     return chosen
 
@@ -390,7 +390,7 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
         ) from error
     named = [line.strip() for line in lines if line.strip()]
     if not named:
-        raise DatasetError("split", f"{path} names no class", "Write one class per line.")
+        raise DatasetError("split", f"{path} contains no class", "Write one class per line.")
     return named
 
 

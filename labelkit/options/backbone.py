@@ -54,7 +54,7 @@ class ReuseOptions(StageConfig):
         if self.reuse_frozen is None:
             for name in ("reuse_dtype", "max_disk"):
                 if getattr(self, name) != ReuseOptions.model_fields[name].default:
-                    raise ValueError(f"{flag(name)} goes with --reuse-frozen: leave it out, or give both")
+                    raise ValueError(f"{flag(name)} requires --reuse-frozen: remove it, or pass both")
         return self
 
 
@@ -73,7 +73,7 @@ class FreezeOptions(ReuseOptions):
     @model_validator(mode="after")
     def _reuses_what_is_frozen(self) -> FreezeOptions:
         if self.reuse_frozen is not None and self.freeze_stages == 0:
-            raise ValueError("--reuse-frozen goes with --freeze-stages, which says what is frozen: give both")
+            raise ValueError("--reuse-frozen requires --freeze-stages: pass both")
         return self
 
 
@@ -149,7 +149,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
     @classmethod
     def _named(cls, split: str) -> str:
         if not split:
-            raise ValueError("empty; none means no judging")
+            raise ValueError("is empty: pass none for no evaluation")
         return split
 
 

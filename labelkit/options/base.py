@@ -362,7 +362,7 @@ def parse_text(annotation: object, value: object) -> object:
             if get_origin(member) is tuple:
                 value = [part.strip() for part in text.split(",")] if text else []
         if not text and (int in members or float in members):
-            raise ValueError("empty")
+            raise ValueError("is empty")
     elif isinstance(value, bool) and bool not in members and (int in members or float in members):
         raise ValueError("not a number")  # Python's True is 1, a config's true is not
     if isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
@@ -387,7 +387,7 @@ def _parse_items(members: tuple[object, ...], items: tuple[object, ...]) -> obje
             if kinds[-1] is Ellipsis:
                 return tuple(parse_text(kinds[0], item) for item in items)
             if len(kinds) != len(items):
-                raise ValueError(f"needs {len(kinds)} values, has {len(items)}")
+                raise ValueError(f"needs {len(kinds)} values, but has {len(items)}")
             return tuple(parse_text(kind, item) for kind, item in zip(kinds, items, strict=True))
     return items
 
@@ -396,15 +396,15 @@ def _parse_path(text: str) -> Path:
     if not text.strip():
         raise ValueError("an empty path")
     if "\0" in text:
-        raise ValueError("a path cannot hold a null character")
+        raise ValueError("a path cannot contain a null character")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise ValueError("a path with a character that no file name can hold") from error
+        raise ValueError("the path contains a character that is not allowed in file names") from error
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
-        raise ValueError("no home folder is known for this user") from error
+        raise ValueError("the home folder of this user is unknown") from error
 
 
 def plain(value: object) -> object:

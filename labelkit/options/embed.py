@@ -173,24 +173,24 @@ class EmbedConfig(
         if self.index is None:
             return self
         if self.checkpoint is None:
-            raise ValueError("index needs --checkpoint, a run that was trained on rows of a store")
+            raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
         for name, field in type(self).model_fields.items():
             if name not in _OF_ROWS and getattr(self, name) != field.default:
-                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+                raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
         return self
 
     @model_validator(mode="after")
     def _runs_here_or_on_a_cluster(self) -> EmbedConfig:
         if self.ray_address is not None and self.processes != 1:
             raise ValueError(
-                "--processes run on this machine, and a cluster of --ray-address has its own: leave one out"
+                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
             )
         return self
 
     @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
-            raise ValueError("--patches-per-image goes with --dense")
+            raise ValueError("--patches-per-image requires --dense")
         return self
 
     @model_validator(mode="after")
@@ -198,13 +198,13 @@ class EmbedConfig(
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{flag(name)} goes with --views")
+                    raise ValueError(f"{flag(name)} requires --views")
         elif self.fast_decode:
-            raise ValueError("--fast-decode shrinks photos to what the plain view needs, and --views cut boxes of them")
+            raise ValueError("--fast-decode cannot be combined with --views, which crop images at full resolution")
         return self
 
     @model_validator(mode="after")
     def _patches_are_not_reused(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
-            raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
+            raise ValueError("--reuse has no effect with --dense, which needs the network for every image")
         return self

@@ -63,16 +63,16 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not name or not equals or not math.isfinite(value):
-            raise ValueError(f"not NAME=NUMBER: {text}")
+            raise ValueError(f"{text} is not of the form NAME=NUMBER")
         if name in limits:
-            raise ValueError(f"{name} is there twice")
+            raise ValueError(f"{name} is listed twice")
         own = name.rpartition("/")[2]
         if not score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
             guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
-            raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
+            raise ValueError(f"there is no score {own}.{hint} Scores: {', '.join(known)}")
         low = -1 if own in BELOW_ZERO else 0
         if not low <= value <= 1:
             raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
@@ -116,12 +116,12 @@ class GateConfig(StageConfig):
     def _check_gate(self) -> GateConfig:
         for name in parse_limits(self.fail_under):
             if score_direction(name.rpartition("/")[2]) < 0:
-                raise ValueError(f"--fail-under: less is better for {name}; use --fail-over")
+                raise ValueError(f"--fail-under: lower is better for {name}; use --fail-over")
         for name in parse_limits(self.fail_over):
             if score_direction(name.rpartition("/")[2]) > 0:
-                raise ValueError(f"--fail-over: more is better for {name}; use --fail-under")
+                raise ValueError(f"--fail-over: higher is better for {name}; use --fail-under")
         if self.tolerance and self.baseline is None:
-            raise ValueError("--tolerance goes with --baseline")
+            raise ValueError("--tolerance requires --baseline")
         if self.tolerance > 1:
             hint = _as_share(self.tolerance, "--tolerance ")
             raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")

@@ -21,7 +21,7 @@ def size_bytes(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError("not a size such as 2GiB or 500MB")
+        raise ValueError("must be a size such as 2GiB or 500MB")
     size = int(float(found[1]) * _UNITS[(found[2] or "GiB").upper()])
     if size < 1:
         raise ValueError("must be > 0")

@@ -55,24 +55,24 @@ class ModelConfig(CheckpointOptions):
     def _one_model(self) -> ModelConfig:
         sources = [self.pretrained, self.weights is not None, self.random_weights]
         if self.checkpoint is not None and self.backbone is not None:
-            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
+            raise ValueError("pass either --checkpoint (a run folder) or --backbone (a name)")
         if self.checkpoint is not None and any(sources):
-            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+            raise ValueError("--pretrained, --weights and --random-weights require --backbone")
         parts = (self.backbone or "").split("+")
         if len(parts) > 1:
             if not all(parts) or {"auto", "pixels"} & set(parts):
-                raise ValueError("--backbone A+B takes names of networks, neither auto nor pixels")
+                raise ValueError("--backbone A+B requires names of networks, not auto or pixels")
             if self.weights is not None or self.image_size is not None:
-                raise ValueError("--weights and --image-size are of one network; leave them out with --backbone A+B")
+                raise ValueError("--weights and --image-size apply to one network: remove them with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
-            raise ValueError("pixels has no weights")
+            raise ValueError("backbone pixels has no weights: remove the option for weights")
         if self.infers_backbone and (self.random_weights or self.pretrained):
             raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
         if self.uses_best_backbone:
             if self.random_weights:
-                raise ValueError("--random-weights needs a network: give --backbone (a name)")
+                raise ValueError("--random-weights needs a network: pass --backbone (a name)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
-            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
+            raise ValueError("pass one of --pretrained, --weights FILE, --random-weights to set the weights")
         return self
 
     @property

@@ -189,7 +189,7 @@ def finish(collected: Collected[C]) -> Resolved[C]:
     faults = list(collected.faults)
     for name in collected.missing:
         shown = shell_name(name, collected.config_class.model_fields[name])
-        faults.append(Fault(shown, "missing", f"Give {shown} a value."))
+        faults.append(Fault(shown, "is missing", f"Pass a value for {shown}."))
     if faults:
         raise faults_error(faults)
     try:
@@ -363,8 +363,8 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
     for key, value in values.items():
         if key in config_class.constants and key not in fields:
             always = value_text(config_class.constants[key])
-            problem = f"{key}: no option any more, it is always {always} (value {value_text(value)})"
-            faults.append(Fault(name, problem, "Leave it out."))
+            problem = f"{key} is no longer an option and is always {always} (value {value_text(value)})"
+            faults.append(Fault(name, problem, "Remove this key."))
         elif key not in fields:
             close = nearest(key, preset_keys(config_class))
             faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
@@ -372,8 +372,8 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
             faults.append(
                 Fault(
                     name,
-                    f"{key}: only an option, not part of a preset (value {value_text(value)})",
-                    f"Give it as {flag(key)}.",
+                    f"{key} is a command-line option and not part of a preset (value {value_text(value)})",
+                    f"Pass {flag(key)} instead.",
                 )
             )
     faults += [Fault(name, f"{key}: {problem}", remedy) for key, problem, remedy in _value_faults(config_class, values)]

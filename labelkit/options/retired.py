@@ -40,5 +40,5 @@ class PreviousOption(StageConfig):
     @model_validator(mode="after")
     def _result_of_a_store(self) -> PreviousOption:
         if self.previous_result is not None and self.previous is None:
-            raise ValueError("--previous-result goes with --previous STORE")
+            raise ValueError("--previous-result requires --previous STORE")
         return self

@@ -96,7 +96,7 @@ class NewClassesOption(StageConfig):
     @model_validator(mode="after")
     def _the_number_is_given_once(self) -> Self:
         if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
-            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
+            raise ValueError("--num-classes counts all classes, --new-classes only new classes: remove one of them")
         return self
 
 

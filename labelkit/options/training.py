@@ -123,7 +123,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite exclude each other")
+            raise ValueError("resume and overwrite cannot be combined")
         return self
 
     # ------------------------------------------------------------------ facts that trainer and stages ask for
@@ -239,9 +239,9 @@ class TrainConfig(RunConfig):
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
             raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
-            raise ValueError("lr_schedule step needs lr_drop_epochs")
+            raise ValueError("lr_schedule step requires lr_drop_epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
         return self
 
     @property
@@ -311,7 +311,7 @@ class StepTrainConfig(StepRunConfig):
     @model_validator(mode="after")
     def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            raise ValueError("nesterov needs optimizer sgd with momentum")
+            raise ValueError("nesterov requires optimizer sgd with momentum")
         return self
 
     @property

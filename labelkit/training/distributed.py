@@ -19,7 +19,7 @@ from labelkit.options.base import StageConfig, shell_name, value_text
 LONGEST_WAIT: Final = timedelta(hours=24)
 # Where the images lie is a matter of the machine.
 _MAY_DIFFER: Final = frozenset({"data_root"})
-_REMEDY: Final = "Give all processes the same options."
+_REMEDY: Final = "Pass the same options to all processes."
 
 
 def process_count() -> int:
@@ -83,5 +83,5 @@ def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) ->
         for name, field in type(config).model_fields.items():
             if name not in _MAY_DIFFER and first[name] != other[name]:
                 said, there = (value_text(one[name]) for one in (first, other))
-                problem = f"is {said} in process 0, and {there} in process {rank}"
+                problem = f"is {said} in process 0, but {there} in process {rank}"
                 raise ConfigError(shell_name(name, field), problem, _REMEDY)

@@ -76,8 +76,8 @@ class RunSize:
             ConfigError: their number is not known.
         """
         if self.images is None:
-            problem = "the options do not tell how many images are trained on, which the length of the run depends on"
-            raise ConfigError("--images", problem, "Give the number.")
+            problem = "the number of training images, on which the length of the run depends, is unknown"
+            raise ConfigError("--images", problem, "Pass the number.")
         return self.images
 
     def known_labels(self) -> int:
@@ -88,8 +88,8 @@ class RunSize:
         """
         if self.labeled is None:
             self.known_images()
-            problem = "the options do not tell how many images have a label, which the length of the run depends on"
-            raise ConfigError("--num-labels", problem, "Give the number.")
+            problem = "the number of labels, on which the length of the run depends, is unknown"
+            raise ConfigError("--num-labels", problem, "Pass the number.")
         return self.labeled
 
 
@@ -144,7 +144,7 @@ class PhaseLength:
         if whole == 0:
             raise ConfigError(
                 "--batch-size",
-                f"{config.batch_size} images per step, but an epoch draws only {draws}",
+                f"{config.batch_size} images per step exceed the {draws} images of an epoch",
                 "Lower --batch-size.",
             )
         return cls(whole, epochs, steps)

@@ -108,7 +108,7 @@ def test_regions_are_what_a_center_crop_keeps() -> None:
     [
         (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
         ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches were requested, but images have only 4 x 4"),
-        ((*NETWORK, "--patches-per-image", 3), 2, "goes with --dense"),
+        ((*NETWORK, "--patches-per-image", 3), 2, "requires --dense"),
         ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
     ],
 )

@@ -191,7 +191,9 @@ def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
     cut = tmp_path / "cut.tar"
     for length in (places[3] + 5, places[3] - 100, places[2] + 3):
         cut.write_bytes(whole[:length])
-        with pytest.raises(DatasetError, match=r"cut.tar: .*(unexpected end of data|cut off there). Fetch it again"):
+        with pytest.raises(
+            DatasetError, match=r"cut.tar: .*(unexpected end of data|cut off there). Download the file again"
+        ):
             listed(cut)
     cut.write_bytes(whole[: places[3] - 512] + b"x" * 512 + whole[places[3] :])
     with pytest.raises(DatasetError, match=r"cut.tar: has no member at byte .*: it is damaged"):
@@ -275,7 +277,7 @@ def test_groups_of_rows_are_read_once_while_they_fit(
     ("columns", "problem"),
     [
         ({"text": ["a"]}, "no column of images, only text"),
-        ({"one": [b"a"], "two": [b"b"]}, "2 columns may hold the images: one, two"),
+        ({"one": [b"a"], "two": [b"b"]}, "2 columns may contain the images: one, two"),
     ],
 )
 def test_a_table_without_images_is_refused(tmp_path: Path, columns: dict[str, list[Any]], problem: str) -> None:

@@ -111,7 +111,7 @@ def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, line
     [
         ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* extra class: 9"),
         ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* extra class: 0"),
-        ({"old_classes": []}, "no class would be old"),
+        ({"old_classes": []}, "there would be no old class"),
         ({"num_old_classes": 5}, "5 old classes of 4"),
         ({"num_old_classes": 0}, "0 old classes of 4"),
         ({"label_ratio": 0.1}, "no image would be labeled"),

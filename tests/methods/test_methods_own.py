@@ -178,11 +178,11 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
         ("METHODS = {}", "has no table METHODS"),
         (
             f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
-            "a name that is taken",
+            "which is taken",
         ),
         (f'{HEAD}\nMETHODS = {{"My Loss": MethodSpec("x", Config, {SOFTMAX})}}', "lower-case letters"),
         (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
-        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are no class of options"),
+        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are not an options class"),
         (f'{HEAD}\nMETHODS = {{"other": MethodSpec("x", Config, {SOFTMAX})}}', 'command = ("train", "other")'),
         (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", Config, "Softmax")}}', "neither a class nor the name of one"),
     ],
@@ -236,5 +236,5 @@ def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> N
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
         "error: LABELKIT_METHODS: mine.py: cannot be imported: ZeroDivisionError: division by zero. "
-        "Mend it, or unset LABELKIT_METHODS."
+        "Correct the file, or unset LABELKIT_METHODS."
     ]

@@ -189,7 +189,7 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
     )
     assert lines == [
         "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
-        "presets/tidepool/digits.yaml: out: only an option, not part of a preset (value runs/x). Give it as --out.",
+        "presets/tidepool/digits.yaml: out is a command-line option and not part of a preset (value runs/x). Pass --out instead.",
         "presets/tidepool/digits.yaml: lr: not a number (value fast)",
         f"{config_file}: epochs: must be >= 1 (value 0)",
         f"{config_file}: optimizer: must be one of sgd, adamw (value adam). Did you mean `adamw`?",
@@ -243,7 +243,7 @@ def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("lr: 1\nlr: 2\n", ":2", "lr: given twice, first in line 1"),
+        ("lr: 1\nlr: 2\n", ":2", "lr is set twice, first in line 1"),
         ("- 1\n- 2\n", "", "not a mapping"),
         ("just a text\n", "", "not a mapping"),
         ("lr: [1\nepochs: 2\n", ":2", "not YAML"),
@@ -252,9 +252,9 @@ def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Pat
         ("\tlr: 1\n", ":1", "not YAML"),
         ("--- {a: 1}\n--- {b: 2}\n", ":2", "not YAML"),
         ("lr: *nowhere\n", ":1", "not YAML"),
-        ("lr: {a: 1}\n", ":1", "lr: a value or a list of values is expected"),
-        ("lr: [[1]]\n", ":1", "lr: a list may hold plain values only"),
-        ("[1, 2]: 3\n", ":1", "a key is not a plain word"),
+        ("lr: {a: 1}\n", ":1", "lr: expected a value or a list of values"),
+        ("lr: [[1]]\n", ":1", "lr: a list may contain only plain values"),
+        ("[1, 2]: 3\n", ":1", "contains a key that is not a plain word"),
         ("lr: !!python/object/apply:os.system ['true']\n", ":1", "the YAML tag"),
         ("lr: !!python/name:os.system x\n", ":1", "the YAML tag"),
         ("lr: !!binary aGk=\n", ":1", "the YAML tag"),

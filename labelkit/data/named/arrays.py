@@ -90,8 +90,8 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
     except (OSError, RuntimeError) as error:
-        problem = f"a file is not the published one, by its MD5, or cannot be read ({error})"
-        raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.") from error
+        problem = f"a file differs from the published file (by MD5) or cannot be read ({error})"
+        raise DatasetError(str(root), problem, "Remove this folder and pass --download again.") from error
     source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
     labels = {split: np.array(part.targets) for split, part in parts.items()}
     return _listing(spec.name, labels, tuple(spec.num_images), parts["train"].classes, source)
@@ -132,7 +132,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     leave them out.
     """
-    remedy = "Fetch it again from http://ufldl.stanford.edu/housenumbers/."
+    remedy = "Download the file again from http://ufldl.stanford.edu/housenumbers/."
     images, labels = [], {}
     for split in ("test", "train"):
         path = root / f"{split}_32x32.mat"

@@ -343,11 +343,11 @@ def read_table(path: Path) -> dict[str, str]:
         key, _, value = line.partition(" ")
         if line and (not key or not value.strip() or key in table):
             problem = f"names {key} again" if key in table else f"{line!r} is not `<key> <value>`"
-            raise DatasetError(str(path), f"line {number}: {problem}", "Unpack it again.")
+            raise DatasetError(str(path), f"line {number}: {problem}", "Unpack the file again.")
         if line:
             table[key] = value.strip()
     if not table:
-        raise DatasetError(str(path), "is empty", "Unpack it again.")
+        raise DatasetError(str(path), "is empty", "Unpack the file again.")
     return table
 
 
@@ -360,9 +360,9 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line.rstrip() for line in read_bytes(path).decode().splitlines()]
     except OSError as error:
-        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
+        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the file again.") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(str(path), "is not UTF-8 text", "Unpack it again.") from error
+        raise DatasetError(str(path), "is not UTF-8 text", "Unpack the file again.") from error
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:

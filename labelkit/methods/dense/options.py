@@ -173,7 +173,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     @model_validator(mode="after")
     def _check_shares(self) -> SlowTargetConfig:
         if not self.has_objects and self.scene_dataset is None:
-            raise ValueError("dataset none needs a scene_dataset")
+            raise ValueError("dataset none requires a scene_dataset")
         return self
 
 
@@ -276,7 +276,7 @@ class CoTAPConfig(SlowTargetConfig):
         if not any(getattr(self, name) for name in terms):
             raise ValueError("all terms have weight 0, so there is nothing to learn")
         if self.prototype_entropy and not self.filter:
-            raise ValueError("prototype_entropy needs the filter; pass prototype_entropy 0 or filter")
+            raise ValueError("prototype_entropy requires the filter: pass prototype_entropy 0, or filter")
         return self
 
     @model_validator(mode="after")
@@ -284,6 +284,6 @@ class CoTAPConfig(SlowTargetConfig):
         for name in ("image_alignment", "image_concentration", "prototype_entropy"):
             if getattr(self, name) and self.objects_per_batch == 0:
                 raise ValueError(
-                    f"{name} {getattr(self, name):g} needs images of one object; pass {name} 0 or a dataset"
+                    f"{name} {getattr(self, name):g} needs images with a single object: pass {name} 0, or a dataset"
                 )
         return self

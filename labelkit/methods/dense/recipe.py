@@ -215,7 +215,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             raise ConfigError(
                 name,
                 f"{count} cannot be divided among {processes} processes",
-                "Each process needs equally many of each kind.",
+                "Use a multiple of the number of processes.",
             )
 
 

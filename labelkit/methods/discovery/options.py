@@ -190,14 +190,14 @@ class FlipClassConfig(DiscoveryTrainConfig):
     @classmethod
     def _no_duplicates(cls, blocks: tuple[int, ...]) -> tuple[int, ...]:
         if any(block < 0 for block in blocks):
-            raise ValueError(f"blocks count from 0, got {blocks}")
+            raise ValueError(f"block numbers must be at least 0, got {blocks}")
         return tuple(sorted(set(blocks)))
 
     @model_validator(mode="after")
     def _options_of_the_mode(self) -> FlipClassConfig:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no meaning for align_mode {self.align_mode}; it goes with flip")
+                raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")
         return self
 
     @field_validator("beta")

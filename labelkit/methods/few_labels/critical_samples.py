@@ -185,7 +185,7 @@ def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) 
     entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
     voted = _largest(soft, nearest)
     if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
-        warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
+        warnings.append("entropies are equal, so images are chosen by distance only; use at least 2 labels per class")
     sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion]
     first = sign * round_for_sorting(entropy)
     ranking = np.lexsort((asked, candidates.keys[confined], first))

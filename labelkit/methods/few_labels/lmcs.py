@@ -354,6 +354,6 @@ def learn_rotations(
                 right = float((logits.argmax(1) == turns).sum())
                 named += torch.tensor([right, len(turns)], dtype=torch.float64)
     if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Leave out --pretext-steps.")
+        raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Remove --pretext-steps.")
     right, count = state.combine(named, "sum").tolist()
     return float(right / count)

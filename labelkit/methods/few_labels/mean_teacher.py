@@ -169,7 +169,7 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
             try:
                 network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
             except ValueError as error:
-                raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
+                raise ConfigError("--whitening", str(error), "Lower --image-size, or remove it.") from error
         return network
 
     def on_train_start(self, state: TrainState) -> None:

@@ -83,7 +83,7 @@ class TeacherRecipe(PixelOptions):
     @model_validator(mode="after")
     def _check_shares(self) -> TeacherRecipe:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+            raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
         return self
 
 

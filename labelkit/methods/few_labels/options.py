@@ -86,7 +86,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     @model_validator(mode="after")
     def _check_ramps(self) -> FewLabelTrainConfig:
         if self.lr_schedule == "ramps" and "lr_ramp_up" in self.constants:
-            raise ValueError("lr_schedule ramps is of supervised, mean-teacher and snowball")
+            raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
 
     @property
@@ -126,7 +126,7 @@ class TwoStreamOptions(StageConfig):
         batch_size = getattr(self, "batch_size", None)  # of the run, which these are options of
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} leaves no place for others in batch_size {batch_size}"
+                f"labeled_batch_size {self.labeled_batch_size} leaves no unlabeled images in batch_size {batch_size}"
             )
         return self
 

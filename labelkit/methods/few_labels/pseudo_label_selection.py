@@ -61,7 +61,7 @@ def check_features(array: ArrayLike, name: str = "features") -> NDArray[Any]:
 def feature_warnings(parts: Sequence[NDArray[Any]]) -> list[str]:
     """Return a warning if all rows of the features are equal."""
     if all(len(features) and (features == features[:1]).all() for features in parts):
-        return ["zero feature spread: all rows are the same, the first ones are taken"]
+        return ["all embeddings are equal, so the first images are taken"]
     return []
 
 
@@ -259,7 +259,7 @@ class Round:
         if self.shares is None:
             told += self._crowded(np.bincount(named, minlength=self.num_classes))
         if not len(self.pool):
-            told.append("no row without a label: nothing to find")
+            told.append("every image has a label, so there is nothing to find")
         return Discovery(
             indices=self.pool[places],
             labels=named,
@@ -283,7 +283,7 @@ class Round:
         total = int(taken.sum())
         crowded = np.flatnonzero(taken * self.sizes.sum() > _CROWDED * self.sizes * total)
         return [
-            f"{int(taken[label])} of {total} found rows are of {_called([label], self.class_names)}, more than "
+            f"{int(taken[label])} of {total} found images are of {_called([label], self.class_names)}, more than "
             f"{_CROWDED} times its share of the labels"
             for label in crowded
         ]
@@ -351,10 +351,10 @@ def search(
     if (present := int((sizes > 0).sum())) < 2:
         raise ValueError(f"{present} of {len(sizes)} classes have labels, need at least 2 to tell apart")
     missing = np.flatnonzero(sizes == 0)
-    unnamed = f"no row has a label of {_called(missing, class_names)}"
+    unnamed = f"no image has a label of {_called(missing, class_names)}"
     if len(missing) and missing_class == "error":
         raise ValueError(unnamed)
-    warnings = [f"{unnamed}: never named"] if len(missing) else []
+    warnings = [f"{unnamed}, so this class is never predicted"] if len(missing) else []
     found: list[D] = []
     for number in range(1, rounds + 1):
         asked: Wanted = int((current >= 0).sum()) if isinstance(count, str) else count

@@ -141,7 +141,7 @@ def build_student(
         seed=config.seed,
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
-        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
+        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Remove --dropout, or choose convnet13.")
     if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network

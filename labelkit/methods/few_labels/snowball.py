@@ -159,7 +159,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             problem = (
                 f"{int((labels < 0).sum())} images have no label of a training class, which --found-labels true needs"
             )
-            raise DatasetError(self.config.dataset, problem, "Leave it out, or use a set whose labels are all known.")
+            raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:

@@ -157,7 +157,7 @@ class SnowballConfig(
                 f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
             )
         if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
+            raise ValueError(f"max_steps {self.max_steps} is less than the first phase (steps {self.steps})")
         return self
 
     def length(self) -> dict[str, int]:

@@ -117,15 +117,15 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     @classmethod
     def _positive_ks(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
         if not ks or list(ks) != sorted(set(ks)) or ks[0] < 1:
-            raise ValueError("must be positive and increase")
+            raise ValueError("must be positive and increasing")
         return ks
 
     @model_validator(mode="after")
     def _check_statistics(self) -> MetricLearningConfig:
         if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
             raise ValueError(
-                "freeze_bn keeps the running statistics of random weights, with which all features are alike: set "
-                "pretrained, weights or init_from, or freeze_bn to false"
+                "freeze_bn would keep the running statistics of random weights, which make all features alike: set "
+                "pretrained, weights or init_from, or set freeze_bn to false"
             )
         return self
 
@@ -137,7 +137,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} holds one class of {self.images_per_class} images, so no negatives"
+                f"batch_size {self.batch_size} has only one class of {self.images_per_class} images, so no negatives"
             )
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
@@ -277,12 +277,14 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     @model_validator(mode="after")
     def _check_parts(self) -> SANConfig:
         if self.san and self.index is not None:
-            raise ValueError("--san moves features between positions, and a row has one: pass --no-san with --index")
+            raise ValueError(
+                "--san moves features between positions, but an embedding has only one: pass --no-san with --index"
+            )
         if self.mode == "unsupervised" and self.has_class_vectors:
-            raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
+            raise ValueError(f"loss {self.loss} needs labels: set mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
-            raise ValueError(f"term_ramp must be two shares in order, got {start:g},{end:g}")
+            raise ValueError(f"term_ramp must be two fractions in increasing order, got {start:g},{end:g}")
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
             raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
         return self

@@ -284,7 +284,7 @@ def singleton_class_warning(data: DataInfo) -> str | None:
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
     if share <= MANY_LONE:
         return None
-    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
+    return f"warning: {percent(share)} % of the classes have one image, which is repeated and has no other positives"
 
 
 def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:

@@ -104,7 +104,7 @@ class TACCCLConfig(MetricLearningConfig):
     @model_validator(mode="after")
     def _check_parts(self) -> TACCCLConfig:
         if self.matches is not None and not self.tac:
-            raise ValueError("matches are used by tac, which is off")
+            raise ValueError("matches requires tac, which is off")
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:

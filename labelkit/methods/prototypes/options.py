@@ -162,13 +162,13 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     @model_validator(mode="after")
     def _check_loss(self) -> DL2PAConfig:
         if self.reduction == "sum" and self.loss != "inner-product":
-            raise ValueError("reduction sum goes with loss inner-product")
+            raise ValueError("reduction sum requires loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":
-            raise ValueError("prototypes and prototypes_from exclude each other")
+            raise ValueError("prototypes and prototypes_from cannot be combined")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
-            raise ValueError("sharpest_t is of prototypes uniform that are made now")
+            raise ValueError("sharpest_t requires prototypes uniform without prototypes_from")
         if self.prototypes != "hpn" and (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words and class_vectors go together; prototypes hpn may have them")
+            raise ValueError("prototypes words requires class_vectors; only prototypes hpn can also use class_vectors")
         return self
 
 

@@ -109,8 +109,8 @@ class LabeledClassifier(Method[SupervisedConfigT]):
             ConfigError: no stage is frozen, or images are mixed.
         """
         if self.config.mixup_alpha > 0:
-            problem = "--mixup-alpha mixes images, and maps are kept"
-            raise ConfigError("--reuse-frozen", problem, "Leave out one of them.")
+            problem = "--mixup-alpha mixes images, but feature maps are cached"
+            raise ConfigError("--reuse-frozen", problem, "Remove one of the two.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -119,7 +119,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
             try:
                 exponent = float(self.prior.removeprefix("zipf:"))
             except ValueError as error:
-                raise ValueError(f"prior {self.prior}: zipf: needs a number") from error
+                raise ValueError(f"prior {self.prior}: zipf: needs a number, such as zipf:1") from error
             if not 0 <= exponent < float("inf"):
                 raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
         return self

@@ -70,7 +70,7 @@ class SeLa(Method[SeLaConfig]):
             raise ConfigError(
                 "--num-clusters",
                 f"{max(clusters)} clusters for {data.num_samples} images",
-                "Lower it.",
+                "Lower the number.",
             )
         self.network = MultiHeadNetwork(
             config.backbone,
@@ -161,7 +161,7 @@ class SeLa(Method[SeLaConfig]):
         """
         if self.config.rotation:
             raise ConfigError(
-                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Leave out one of them."
+                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Remove one of the two."
             )
         return self.network.backbone.reuse_frozen()
 
@@ -224,7 +224,7 @@ def _read_numbers(path: Path) -> NDArray[np.float64]:
     Raises:
         DatasetError: it cannot be read, or holds something else.
     """
-    remedy = "Give a .npy file of one dimension, or a text file of numbers."
+    remedy = "Pass a one-dimensional .npy file, or a text file of numbers."
     try:
         content = read_bytes(path)
         if path.suffix != ".npy":

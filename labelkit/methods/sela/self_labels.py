@@ -312,8 +312,6 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
         raise CheckpointError(str(source), "has no pseudo-labels", "Pass the --out of a `labelkit train sela` run.")
     saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
-        raise CheckpointMismatch(
-            str(source), "was trained on other images", "Give the data options that it was trained with."
-        )
+        raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
     inputs.say(f"labels are those of {checkpoint.folder}, and stay as they are")

@@ -126,7 +126,7 @@ class SiameseConfig(RepresentationTrainConfig):
         if self.augmentation == "digits":
             for name in _OF_CROPS:
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} goes with augmentation crops, not digits")
+                    raise ValueError(f"{name} requires augmentation crops, not digits")
         return self
 
     @property

@@ -92,8 +92,8 @@ class RetrievalMonitor(Monitor):
             return None
         told = ", ".join(f"{names[name]} {percent(before[name])} before, {percent(after[name])} now" for name in worse)
         return (
-            f"training made the search of held-out images worse ({told}): use the network as it was, or train with "
-            "a lower --lr, larger images (--image-size), or its last stages alone (--freeze-stages)"
+            f"training made retrieval of held-out images worse ({told}): use the initial network, or train with a "
+            "lower --lr, larger images (--image-size), or only the last stages (--freeze-stages)"
         )
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:

@@ -318,7 +318,7 @@ def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store
     assert "--missing-class skip" in refused.err
     assert skipped.code == 0
     assert [row["class"] for row in skipped.json["per_class"]] == ["class-0", "class-1"]
-    assert "no row has a label of class 'class-2': never named" in skipped.err
+    assert "no image has a label of class 'class-2', so this class is never predicted" in skipped.err
 
 
 @pytest.mark.parametrize("command", ["snowball", "lmcs"])
@@ -403,7 +403,7 @@ def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: A
         answer = labelkit("discover", command, "--index", full.path, "--json")
         assert answer.code == 0, answer.err
         assert answer.json["discovered"] == 0
-        assert "no row without a label: nothing to find" in answer.err
+        assert "every image has a label, so there is nothing to find" in answer.err
         assert table(Path(answer.json["csv"])) == []
 
 

@@ -123,4 +123,4 @@ def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) 
     assert "no split 'val'" in " ".join(done.err.split())
     done = labelkit("evaluate", "probes", "--checkpoint", run, "--lr-drop-epochs", "2,1")
     assert done.code == 2
-    assert "must be positive and increase" in done.err
+    assert "must be positive and increasing" in done.err

@@ -176,7 +176,7 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
     assert "Pass --row-views off" in answer.err
     answer = labelkit(*words, "--row-views", "on")
     assert answer.code == 2
-    assert f"{option} has no meaning with --row-views on" in answer.err
+    assert f"{option} has no effect with --row-views on" in answer.err
     assert labelkit(*words, "--row-views", "off", "--dry-run").code == 0
 
 
@@ -186,10 +186,10 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--backbone", "resnet18"), "--backbone has no meaning with --index"),
-        (("--augmentation", "digits"), "--augmentation has no meaning with --index"),
-        (("--dataset", "digits"), "exclude each other"),
-        (("--head-layers", 1, "--head-width", 8), "has nothing in between"),
+        (("--backbone", "resnet18"), "--backbone has no effect with --index"),
+        (("--augmentation", "digits"), "--augmentation has no effect with --index"),
+        (("--dataset", "digits"), "cannot be combined"),
+        (("--head-layers", 1, "--head-width", 8), "has no hidden layer"),
     ],
 )
 def test_options_that_do_not_go_with_rows_are_refused(

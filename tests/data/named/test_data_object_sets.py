@@ -189,9 +189,9 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
 @pytest.mark.parametrize(
     ("outline", "said"),
     [
-        ([[1, 1, 2, 2]], "no list of polygons"),
-        ([], "no list of polygons"),
-        ([[1, 1, 4, 1, 4, "3"]], "no list of polygons"),
+        ([[1, 1, 2, 2]], "not a list of polygons"),
+        ([], "not a list of polygons"),
+        ([[1, 1, 4, 1, 4, "3"]], "not a list of polygons"),
         ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
         ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
         ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a text"),
@@ -202,5 +202,5 @@ def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, sa
     with pytest.raises(ValueError, match=said):
         rasterize([outline], 5, 6)
     objects = Objects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
-    with pytest.raises(DatasetError, match=r"jpg: .*Mend its annotation"):
+    with pytest.raises(DatasetError, match=r"jpg: .*Correct its annotation"):
         read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))

@@ -217,7 +217,7 @@ def test_tied_votes_go_to_the_nearest_mean() -> None:
 def test_one_label_per_class_is_told_of() -> None:
     rows, labels = cloud(7, per_class=1)
     found = discover_critical(rows, labels, 9)
-    assert "entropy has no spread" in found.warnings[0]
+    assert "entropies are equal" in found.warnings[0]
     nearest = discover_critical(rows, labels, 9, criterion="min_distance")
     assert nearest.indices.tolist() == found.indices.tolist()
     assert nearest.warnings == ()

@@ -253,7 +253,7 @@ def test_a_class_without_a_label_is_refused_or_skipped() -> None:
 
     found = discover_confident(TOY, TOY_LABELS, 10, num_classes=3, missing_class="skip", balance="global")
     assert 2 not in found.labels
-    assert found.warnings == ("no row has a label of class 2: never named",)
+    assert found.warnings == ("no image has a label of class 2, so this class is never predicted",)
     assert np.isfinite(found.distance).all()
 
 

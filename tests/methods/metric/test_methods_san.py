@@ -155,12 +155,12 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
         ({"batch_size": 16}, "16 holds 8 classes with 2 images each, but only 5 classes have labels"),
         ({"memory": "momentum", "batch_size": 10, "images_per_class": 5, "memory_size": 9}, "less than batch_size"),
         ({"mode": "unsupervised", "loss": "proxy-anchor"}, "needs labels"),
-        ({"term_ramp": "0.5,0.1"}, "two shares in order"),
+        ({"term_ramp": "0.5,0.1"}, "two fractions in increasing order"),
         ({"batch_size": 5}, "not a multiple"),
         ({"batch_size": 4, "images_per_class": 4}, "no negatives"),
         ({"san_before": "layer9"}, "no stage 'layer9'"),
         ({"san_before": "pool"}, "has no stage"),
-        ({"recall_ks": "4,2"}, "positive and increase"),
+        ({"recall_ks": "4,2"}, "positive and increasing"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(make: Make, options: dict[str, Any], problem: str) -> None:

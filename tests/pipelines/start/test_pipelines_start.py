@@ -267,7 +267,7 @@ def test_a_person_is_asked_whether_all_classes_have_labels(
 
 
 def test_new_classes_and_the_number_of_all_are_not_told_both(photos: Path) -> None:
-    with pytest.raises(ValueError, match="leave one out"):
+    with pytest.raises(ValueError, match="remove one of them"):
         StartConfig(photos=photos, num_classes=3, new_classes="none")
 
 
