@@ -372,7 +372,7 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
             faults.append(
                 Fault(
                     name,
-                    f"{key} is a command-line option and not part of a preset (value {value_text(value)})",
+                    f"{key} is only an option, not part of a preset (value {value_text(value)})",
                     f"Pass {flag(key)} instead.",
                 )
             )

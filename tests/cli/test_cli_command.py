@@ -183,7 +183,7 @@ def test_all_faults_come_at_once_with_exit_code_2(
         "       --set limt: unknown key (value 3). Did you mean `limit`?",
         "       --num-clusters: must be >= 1 (value 0)",
         "       --lr: not a number (value fast)",
-        "       --index: missing. Give --index a value.",
+        "       --index: is missing. Pass a value for --index.",
     ]
     assert seen == []
 

@@ -196,7 +196,7 @@ def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
         ):
             listed(cut)
     cut.write_bytes(whole[: places[3] - 512] + b"x" * 512 + whole[places[3] :])
-    with pytest.raises(DatasetError, match=r"cut.tar: has no member at byte .*: it is damaged"):
+    with pytest.raises(DatasetError, match=r"cut.tar: has no member at byte .*: the archive is damaged"):
         listed(cut)
     cut.write_bytes(whole[: places[3] - 512])  # between two members: only the mark at the end is missing
     assert "cut.tar: no mark at the end" in listed(cut).notes[0]

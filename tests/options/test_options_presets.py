@@ -189,7 +189,7 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
     )
     assert lines == [
         "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
-        "presets/tidepool/digits.yaml: out is a command-line option and not part of a preset (value runs/x). Pass --out instead.",
+        "presets/tidepool/digits.yaml: out is only an option, not part of a preset (value runs/x). Pass --out instead.",
         "presets/tidepool/digits.yaml: lr: not a number (value fast)",
         f"{config_file}: epochs: must be >= 1 (value 0)",
         f"{config_file}: optimizer: must be one of sgd, adamw (value adam). Did you mean `adamw`?",
@@ -201,8 +201,8 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
 def test_missing_options_are_reported_together_with_other_faults() -> None:
     assert error_lines(SievesConfig, overrides={"seed": "x"}) == [
         "--seed: not a whole number (value x)",
-        "--index: missing. Give --index a value.",
-        "--num-clusters: missing. Give --num-clusters a value.",
+        "--index: is missing. Pass a value for --index.",
+        "--num-clusters: is missing. Pass a value for --num-clusters.",
     ]
 
 
