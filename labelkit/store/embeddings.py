@@ -168,7 +168,7 @@ class EmbeddingStore:
                 raise Refused(file.place(name), "is missing", RESTORE)
         for name in () if self.has_images else schema.IMAGE_COLUMNS:
             if name in file.datasets:
-                raise Refused(file.place(name), "is there, and the file says that images are not known", RESTORE)
+                raise Refused(file.place(name), "exists, but the file states that images are unknown", RESTORE)
         self.n, self.dim = lengths["n"], lengths["d"]
         self.normalized = bool(root["normalized"])
         self.metric = str(root["metric"])
@@ -191,7 +191,7 @@ class EmbeddingStore:
         self.labeled = check_flags(file, "labeled", column("labeled"))
         self.old_classes = check_flags(file, "old_classes", column("old_classes"))
         if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
-            raise Refused(file.place("skipped"), "holds names without reasons, or reasons without names", RESTORE)
+            raise Refused(file.place("skipped"), "contains names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         self.packed_results = _packed_results(file)
         self._check_values(file)
@@ -249,8 +249,8 @@ class EmbeddingStore:
     def _known(self, name: str) -> NDArray[Any]:
         values = self._of_images[name]
         if values is None:
-            problem = "is not known, the rows were imported without their images"
-            raise Mismatch(f"{self.path}:/{name}", problem, "Import them again with --images FOLDER.")
+            problem = "is unknown, since the embeddings were imported without images"
+            raise Mismatch(f"{self.path}:/{name}", problem, "Import the embeddings again with --images FOLDER.")
         return values
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
@@ -263,7 +263,7 @@ class EmbeddingStore:
             return np.arange(self.n)
         if self.splits is None or split not in self.split_names:
             known = ", ".join(self.split_names) or "none"
-            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of them.")
+            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of these.")
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
@@ -313,7 +313,7 @@ class EmbeddingStore:
         kind = root.get("kind")
         if kind != "embeddings":
             if kind in schema.STORE_KINDS:
-                raise NotAStore(file.where, f"holds {kind}, not embeddings", "Give the store that it belongs to.")
+                raise NotAStore(file.where, f"contains {kind}, not embeddings", "Pass the store that it belongs to.")
             raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
         if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
             problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"
@@ -332,7 +332,7 @@ class EmbeddingStore:
         if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
             raise Refused(file.place("labeled"), "marks samples that have no label", RESTORE)
         if len(set(self.split_names)) < len(self.split_names):
-            raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
+            raise Refused(file.place("split_names"), "contains a name twice", RESTORE)
 
 
 def _packed_results(file: CheckedFile) -> tuple[str, ...]:
@@ -368,7 +368,7 @@ def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> ND
     if values is None:
         return None
     if (values > 1).any():
-        raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
+        raise Refused(file.place(name), "contains values other than 0 and 1", RESTORE)
     return values.astype(np.bool_)
 
 
@@ -377,7 +377,7 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
     disordered = ~(raw[1:] > raw[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
-        problem = f"{name_text(raw[row])!r} comes twice or out of order"
+        problem = f"{name_text(raw[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
     names = [name_text(one) for one in raw.tolist()]
     if has_name_fault(names):
@@ -414,14 +414,14 @@ def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
     if info is None and note is None:
         return {}
     if info is None or note is None:
-        problem = "is missing, and root attribute views is there" if info is None else "has no root attribute views"
+        problem = "is missing, but root attribute views exists" if info is None else "has no root attribute views"
         raise Refused(file.place(VIEWS), problem, RESTORE)
     recipe = file.read_json("", "views")
     count = recipe.get("count")
     if type(count) is not int or count < 1:
         raise Refused(file.place("@views"), "does not say how many views there are", RESTORE)
     if info.shape[1] != count * dim:
-        problem = f"has {info.shape[1]} values per row, {count} views of {dim} are {count * dim}"
+        problem = f"has {info.shape[1]} values per row, but {count} views of {dim} need {count * dim}"
         raise Refused(file.place(VIEWS), problem, RESTORE)
     return recipe
 

@@ -82,8 +82,8 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 def _check_table(array: _Known, where: str) -> None:
     """Reject embeddings that are no table of numbers."""
     if array.dtype.kind not in "iuf":
-        remedy = "Write the rows as one array of numbers, such as float32."
-        raise Refused(where, f"embeddings of type {array.dtype} are no numbers that a row can have", remedy)
+        remedy = "Write the embeddings as one array of numbers, such as float32."
+        raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
     if len(array.shape) != 2 or 0 in array.shape:
         problem = f"embeddings of shape {_shape_text(array.shape)}, expected (rows, values), neither of them 0"
         raise Refused(where, problem, "Write one row per image.")
@@ -110,7 +110,7 @@ def _chosen(
         given = wanted.get(role)
         if given is not None and given not in names:
             option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of them.")
+            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of these.")
         found = given or next((by_lower[name] for name in known if name in by_lower), None)
         if found is not None and (given or found not in chosen.values()):
             chosen[role] = found
@@ -129,8 +129,8 @@ def _choose(where: str, found: Mapping[str, _Known], wanted: Mapping[str, str | 
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
         if len(tables) != 1:
-            problem = f"it is not clear which array holds the embeddings; it has: {names}"
-            raise Refused(where, problem, "Name it with --embeddings-key.")
+            problem = f"it is unclear which array contains the embeddings; arrays: {names}"
+            raise Refused(where, problem, "Choose one with --embeddings-key.")
         chosen["embeddings"] = tables[0]
     return {"embeddings": chosen.pop("embeddings"), **chosen}
 
@@ -142,7 +142,7 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
         raise Refused(where, f"{problem}per row", "Write it as such an array.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-            raise Refused(where, "holds integers above 64 bits with a sign", "Write smaller numbers.")
+            raise Refused(where, "contains integers beyond the range of signed 64 bits", "Write smaller numbers.")
         return values.astype(np.int64)
     return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
 
@@ -151,8 +151,8 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
 
 
 def _refuse_objects(where: str) -> NoReturn:
-    problem = "holds Python objects, which only a pickle could bring back, and a pickle can run anything"
-    raise Refused(where, problem, "Write numbers and texts as arrays of their own type.")
+    problem = "contains Python objects, which only an unsafe pickle could restore"
+    raise Refused(where, problem, "Write numbers and strings as arrays of these types.")
 
 
 def read_npy(path: Path) -> ForeignRows:
@@ -319,8 +319,8 @@ class _ForeignFile:
         """Check a dataset and the links that lead to it; say whether it is there."""
 
         def refuse(problem: str) -> NoReturn:
-            remedy = "Rewrite the arrays, as plain datasets of one file."
-            raise Refused(f"{self._where}:/{path}", f"is not read: {problem}", remedy)
+            remedy = "Rewrite the arrays as plain datasets of one file."
+            raise Refused(f"{self._where}:/{path}", f"is not supported: {problem}", remedy)
 
         item: Any = self._file
         for part in path.split("/"):
@@ -347,7 +347,7 @@ _COLUMN_NAMES = {
     "splits": USUAL_NAMES["splits"],
     "labeled": USUAL_NAMES["labeled"],
 }  # fmt: skip
-_REMEDY = "Write a header, then one line per image: its path, and numbers."
+_REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
 def read_names(path: Path) -> list[str]:
@@ -399,7 +399,7 @@ class _Table:
         self._at = {role: self._header.index(name) for role, name in self._found.items()}
         for role, name in self._found.items():
             if self._header.count(name) > 1:
-                raise Refused(f"{where} line 1", f"column {name!r} ({role}) comes twice", _REMEDY)
+                raise Refused(f"{where} line 1", f"column {name!r} ({role}) occurs twice", _REMEDY)
 
     def read(self, named: str | None, *, with_rows: bool) -> ForeignRows:
         lines: list[int] = []
@@ -410,8 +410,8 @@ class _Table:
         for fields in self._fields():
             line = self._reader.line_num
             if len(fields) != len(self._header):
-                problem = f"{len(fields)} fields, the header has {len(self._header)}"
-                raise Refused(f"{self._where} line {line}", problem, "Mend that line.")
+                problem = f"the line has {len(fields)} fields, but the header has {len(self._header)}"
+                raise Refused(f"{self._where} line {line}", problem, "Correct this line.")
             if not lines and with_rows:
                 used = self._number_columns(fields, named)
             lines.append(line)
@@ -425,7 +425,7 @@ class _Table:
                 blocks.append(np.array(numbers))
                 numbers.clear()
         if not lines:
-            raise Refused(self._where, "holds a header only", _REMEDY)
+            raise Refused(self._where, "contains only a header", _REMEDY)
         blocks.append(np.array(numbers).reshape(len(numbers), len(used)))
         columns: dict[str, Column] = dict(texts)
         if "labeled" in texts:
@@ -441,14 +441,14 @@ class _Table:
         try:
             yield from filter(None, self._reader)
         except csv.Error as error:
-            raise Refused(f"{self._where} line {self._reader.line_num}", str(error), "Mend that line.") from error
+            raise Refused(f"{self._where} line {self._reader.line_num}", str(error), "Correct this line.") from error
 
     def _choose(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
         shown = ", ".join(self._header[:_SHOWN]) + (", ..." if len(self._header) > _SHOWN else "")
         found = _chosen(self._where, self._header, shown, wanted, _COLUMN_NAMES)
         if "ids" not in found:
-            problem = f"no column of paths, such as path or sample_id; it has: {shown}"
-            raise Refused(f"{self._where} line 1", problem, "Name it with --ids-key; the first line is the header.")
+            problem = f"there is no column of paths, such as path or sample_id; columns: {shown}"
+            raise Refused(f"{self._where} line 1", problem, "Choose one with --ids-key; the first line is the header.")
         return found
 
     def _text(self, role: str, text: str, line: int) -> str:
@@ -457,9 +457,9 @@ class _Table:
             try:
                 return unescape_name(text)
             except ValueError as error:
-                raise Refused(f"{self._where} line {line}", str(error), "Mend that line.") from error
+                raise Refused(f"{self._where} line {line}", str(error), "Correct this line.") from error
         if role == "labeled" and text.strip() not in ("0", "1"):
-            raise Refused(f"{self._where} line {line}", f"labeled is {text!r}, expected 0 or 1", "Mend it.")
+            raise Refused(f"{self._where} line {line}", f"labeled is {text!r}, expected 0 or 1", "Correct it.")
         return text
 
     def _number_columns(self, fields: list[str], named: str | None) -> list[int]:
@@ -476,7 +476,7 @@ class _Table:
             ]
             if len(used) < len(names):
                 problem = f"{self._where} has no column named {named!r} and a number"
-                raise ConfigError("--embeddings-key", problem, "Give what their names begin with, or all names.")
+                raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all names.")
             return used
         whole = [
             [at for _, at in sorted(run)]
@@ -490,19 +490,19 @@ class _Table:
             return used_runs[0]
         if used_runs:
             found = ", ".join(_run([self._header[at] for at in run]) for run in used_runs[:_SHOWN])
-            problem = f"{len(used_runs)} runs of numbered columns may be the embedding: {found}"
+            problem = f"{len(used_runs)} series of numbered columns may be the embedding: {found}"
         else:
             numbers = [name for at, name in enumerate(self._header) if _is_number(fields[at])]
             found = ", ".join(numbers[:_SHOWN]) or "none"
-            problem = f"no run of columns such as embedding_0, embedding_1, ...; columns of numbers: {found}"
-        remedy = "Say what their names begin with, before a number, or name all of them: --embeddings-key a,b,c."
+            problem = f"there are no columns such as embedding_0, embedding_1, ...; columns of numbers: {found}"
+        remedy = "Pass the prefix before the number, or all column names: --embeddings-key a,b,c."
         raise Refused(f"{self._where} line 1", problem, remedy)
 
     def _refuse_number(self, fields: list[str], used: list[int], line: int) -> NoReturn:
         """Name the field that is no number."""
         at = next(at for at in used if not _is_number(fields[at]))
-        problem = f"{fields[at][:40]!r} in column {self._header[at]!r} is no number"
-        remedy = "Mend or leave out that line, or name the columns: --embeddings-key."
+        problem = f"{fields[at][:40]!r} in column {self._header[at]!r} is not a number"
+        remedy = "Correct or remove this line, or choose the columns with --embeddings-key."
         raise Refused(f"{self._where} line {line}", problem, remedy)
 
 

@@ -162,7 +162,7 @@ class CachedViews:
             if not np.isfinite(stored).all():
                 large = bool(np.isfinite(given).all())
                 problem = f"a value of the frozen part is {'too large for float16' if large else 'not finite'}"
-                remedy = "Pass --reuse-dtype float32." if large else "The weights are broken; check them."
+                remedy = "Pass --reuse-dtype float32." if large else "The weights are broken; check the weights file."
                 raise StoreError(str(self.folder), problem, remedy)
             datasets[_name(kind)] = stored
         self.parts.commit(number, datasets)
@@ -196,7 +196,7 @@ class CachedViews:
         for kind in range(len(self.plan.shapes)):
             info = file.datasets.get(_name(kind))
             if info is None or info.shape != self._shape(number, kind) or info.offset is None:
-                raise Mismatch(file.where, "holds other values than its plan says", RESTORE)
+                raise Mismatch(file.where, "contains other values than its plan states", RESTORE)
             places.append(info.offset)
         return places
 

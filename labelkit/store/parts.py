@@ -118,8 +118,8 @@ class Parts(Generic[Held]):
     def _compare(self, loaded: dict[str, Any] | None) -> None:
         if loaded is not None and loaded != self._plan:
             keys = ", ".join(differing_keys(loaded, self._plan))
-            remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
-            raise Mismatch(str(self.folder), f"an unfinished run differs in: {keys}", remedy)
+            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
+            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
 
     def _remove_leftover(self) -> None:
         if self.folder.exists() and read_plan(self.folder) in (None, self._plan):
@@ -175,7 +175,7 @@ class Parts(Generic[Held]):
         except StoreError as error:
             with translate_os_errors(path):
                 path.replace(path.with_name(path.name + ".bad"))
-            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
+            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad and recreated")
             return False
         except OSError as error:
             raise resource_error(error, str(path)) from error
@@ -191,7 +191,7 @@ class Parts(Generic[Held]):
         try:
             return self._load(number)
         except StoreError as error:
-            remedy = "Run the same command again; the part will be made again."
+            remedy = "Run the same command again; the part will be recreated."
             raise type(error)(error.where, error.problem, remedy) from error
         except OSError as error:
             raise resource_error(error, str(self.path(number))) from error
@@ -225,8 +225,8 @@ class Parts(Generic[Held]):
                 return
             missing = [number for number in range(len(self._names)) if not self.path(number).exists()]
             if missing:
-                problem = f"{len(missing)} of {len(self._names)} parts are missing, the first is {missing[0]}"
-                raise StoreError(str(self.folder), problem, "Run the same command again to make them.")
+                problem = f"{len(missing)} of {len(self._names)} parts are missing, first: {missing[0]}"
+                raise StoreError(str(self.folder), problem, "Run the same command again to create them.")
             yield True
 
     def clear(self) -> None:
@@ -255,7 +255,7 @@ def open_part(path: Path) -> CheckedFile:
     raw = read_bytes(path)
     data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
     if hashlib.sha256(data).digest() != digest:
-        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
+        raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", RESTORE)
     return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
 
 
@@ -307,7 +307,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise resource_error(error, str(path)) from error
     if not isinstance(loaded, dict):
-        problem = "is not a plan, the file was changed or the disk is failing"
+        problem = "is not a plan: the file was changed, or the disk is failing"
         raise Damaged(str(path), problem, "Delete the run folder.")
     return loaded
 
@@ -329,7 +329,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
         there = sum(size_of(path) for path in (folder / "parts").glob("*.h5"))
     needed -= there
     if free < needed:
-        problem = f"{free / 1e6:.1f} MB free where this run needs {needed / 1e6:.1f} MB ({what})"
+        problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
         raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
 
 
@@ -394,5 +394,5 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 problem = "another process is working on this output"
-                raise BusyError(str(folder), problem, "Wait for it to end, or choose another output.")
+                raise BusyError(str(folder), problem, "Wait until it ends, or choose another output.")
             time.sleep(0.02)

@@ -184,7 +184,7 @@ class PatchRun:
         if self.already_done or self._parts.is_published():
             return self._target
         if store.plan_digest != self.plan.rows.digest():
-            raise Mismatch(str(store.path), "was made by another plan than its patches", RESTORE)
+            raise Mismatch(str(store.path), "was made by a different plan from its patches", RESTORE)
         with self._parts.publishing() as to_do:
             if to_do:
                 listed, folder = self._listed(store), self._parts.path(0).parent
@@ -227,14 +227,14 @@ class PatchRun:
             found = self._parts.load(number)
             stop = row + len(found.sample_ids)
             if found.sample_ids != list(store.sample_ids[row:stop]):
-                problem = "other images could be read when its patches were made"
-                raise Mismatch(str(store.path), problem, "Make both again with --overwrite.")
+                problem = "other images were readable when its patches were made"
+                raise Mismatch(str(store.path), problem, "Recreate both with --overwrite.")
             entry = {"name": name, "row_start": row, "row_stop": stop}
             entries.append({**entry, "patches": found.patches, "content_digest": found.content_digest})
             row = stop
         if row != store.n:
-            remedy = "Make both again with --overwrite."
-            raise Mismatch(str(store.path), f"has {store.n} rows, its patches {row}", remedy)
+            remedy = "Recreate both with --overwrite."
+            raise Mismatch(str(store.path), f"has {store.n} embeddings, but its patches have {row}", remedy)
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,
             "format_version": schema.FORMAT_VERSION,

@@ -91,23 +91,23 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     """
     path = folder / SET_NAME
     if not path.is_file():
-        remedy = "Make them: repeat the command that made the store with --dense."
+        remedy = "Repeat the command that made the store, with --dense."
         raise NotAStore(str(folder), "the store has no patches", remedy)
     with open_regular(path) as file:
         raw = file.read()
     try:
         loaded = parse_json(raw)
     except ValueError as error:
-        raise Damaged(str(path), "is not JSON, the file was changed or the disk is failing", _REMAKE) from error
+        raise Damaged(str(path), "is not JSON: the file was changed, or the disk is failing", _REMAKE) from error
     if not isinstance(loaded, dict) or loaded.get("format") != schema.FORMAT_PATCHES:
         raise NotAStore(str(path), "is not a set of patches", _REMAKE)
     major = str(loaded.get("format_version", "")).partition(".")[0]
     if not (major.isdecimal() and major.isascii()) or int(major) > schema.MAJOR_VERSION:
-        problem = f"written in format {loaded.get('format_version')!r}; this labelkit reads {schema.FORMAT_VERSION}"
-        raise VersionError(str(path), problem, "Update labelkit.")
+        problem = f"was written in format {loaded.get('format_version')!r}, not {schema.FORMAT_VERSION}"
+        raise VersionError(str(path), problem, "Upgrade labelkit.")
     digest = loaded.pop("sha256", None)
     if digest != hashlib.sha256(canonical_json(loaded).encode()).hexdigest():
-        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", _REMAKE)
+        raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", _REMAKE)
     _check_set(path, loaded)
     return {**loaded, "sha256": digest}
 
@@ -132,7 +132,7 @@ class _SetFile:
     def __init__(self, file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any], verify: bool) -> None:
         root = file.attributes[""]
         if root.get("kind") != "patches":
-            raise NotAStore(file.where, f"holds {root.get('kind')!r}, not patches", _REMAKE)
+            raise NotAStore(file.where, f"contains {root.get('kind')!r}, not patches", _REMAKE)
         expected = {"store_digest": listed["store_digest"], "plan_digest": listed["plan_digest"]}
         expected |= {name: entry[name] for name in ("row_start", "row_stop")}
         differing = [name for name, value in expected.items() if root.get(name, value) != value]
@@ -280,7 +280,7 @@ class PatchSet:
                 found = _SetFile(file, entry, self._listed, verify=True)
             differing = [key for key in found.model.differences(self._model) if key not in ("layer", "pooling")]
             if differing:
-                problem = f"made by another model than the store: {', '.join(differing)} differ"
+                problem = f"was made by a different model from the store: {', '.join(differing)} differ"
                 raise Mismatch(file.where, problem, _REMAKE)
             self._files[number] = found
         return self._files[number]
@@ -297,8 +297,8 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     folder = patches_folder(store.path)
     listed = read_set_json(folder)
     if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
-        raise Mismatch(str(folder), f"the patches belong to other content than {store.path} has now", _REMAKE)
+        raise Mismatch(str(folder), f"the patches belong to a different version of {store.path}", _REMAKE)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
-            raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
+            raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but missing", _REMAKE)
     return PatchSet(folder, listed, store.model)

@@ -172,20 +172,20 @@ class CheckedFile:
         found = str(texts.get("format", "nothing"))
         if found != file_format and (file_format is not None or found not in schema.FORMATS):
             expected = f"format {file_format}" if file_format else "a format of labelkit"
-            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Give a file written by labelkit.")
+            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Pass a file written by labelkit.")
         self.format = found
         version = str(texts.get("format_version", ""))
         major = version.partition(".")[0]
         if not major.isdecimal() or not major.isascii():
             self._refuse("", f"format_version is {version!r}")
         if int(major) > schema.MAJOR_VERSION:
-            problem = f"written in format {version}; this labelkit reads up to {schema.FORMAT_VERSION}"
-            raise VersionError(self.place(""), problem, "Update labelkit.")
+            problem = f"was written in format {version}, but this labelkit reads up to {schema.FORMAT_VERSION}"
+            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
         self.features = tuple(word for word in str(texts.get("requires", "")).split(",") if word)
         known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
         if unknown := sorted(set(self.features) - known):
-            problem = f"needs features this labelkit lacks: {', '.join(unknown)}"
-            raise VersionError(self.place(""), problem, "Update labelkit.")
+            problem = f"needs features that this version of labelkit lacks: {', '.join(unknown)}"
+            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
 
     def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
         self.groups.append(path)
@@ -261,7 +261,7 @@ class CheckedFile:
                 lines.append(dataset_line(path, info.dtype, info.shape, self._digest_of(path, info)))
         found, stored = digest_of_lines(lines), self.attributes[""].get("content_digest")
         if found != stored:
-            problem = "content digest differs, the file was changed or the disk is failing"
+            problem = "content digest differs: the file was changed, or the disk is failing"
             raise Damaged(self.place(""), problem, RESTORE)
         return found
 
@@ -431,7 +431,7 @@ class CheckedFile:
         return lambda problem: self._refuse(path, problem)
 
     def _refuse(self, path: str, problem: str) -> NoReturn:
-        raise Refused(self.place(path), f"holds what it must not hold: {problem}", RESTORE)
+        raise Refused(self.place(path), f"contains something that is not allowed: {problem}", RESTORE)
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -494,7 +494,7 @@ def verify_rows(place: str, block: Array, start: int, expected: Array | None) ->
         Damaged: it differs; names the rows.
     """
     if expected is not None and sha256_of([block]).digest() != expected.tobytes():
-        problem = "digest differs, the file was changed or the disk is failing"
+        problem = "digest differs: the file was changed, or the disk is failing"
         raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)
 
 
@@ -648,7 +648,7 @@ class Shards:
         try:
             handle = open_regular(path)
         except NotAStore as error:
-            problem = error.problem if path.exists() else "there is no such shard"
+            problem = error.problem if path.exists() else "the shard does not exist"
             raise Damaged(str(path), f"{problem} ({rows})", SHARD_RESTORE) from error
         size = os.fstat(handle.fileno()).st_size
         if size != shard.size:

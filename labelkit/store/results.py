@@ -166,8 +166,8 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
     with open_result(store, name) as file:
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
-            problem = f"made from other content than {store.path} has now"
-            raise Mismatch(file.place(""), problem, "Make it again with --overwrite.")
+            problem = f"was made from a different version of {store.path}"
+            raise Mismatch(file.place(""), problem, "Recreate it with --overwrite.")
         path = store.path if name in store.packed_results else _result_path(store, name)
         return parse_result(file, path, name, None if stale else store.n, stale=stale)
 
@@ -304,7 +304,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if not path.exists():
             known = ", ".join(list_results(store))
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
-            remedy = "Choose one of them." if known else "`labelkit cluster` and `labelkit discover` make some."
+            remedy = "Choose one of them." if known else "Use `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file
@@ -316,8 +316,8 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"exists twice: {packed.place('')} has other content"
-                    raise StoreError(str(path), problem, "Give it another name, or delete it.")
+                    problem = f"exists twice: {packed.place('')} has different content"
+                    raise StoreError(str(path), problem, "Rename or delete this file.")
         yield packed
 
 
@@ -349,7 +349,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
         return
     if found != kind:
         state = f"and holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
-        note = "What is read is chosen by another option (see --help)."
+        note = "To choose the result to read, use another option (see --help)."
         raise output_exists(path, "--result", state=state, note=note, replaceable=False)
 
 

@@ -35,8 +35,8 @@ def _remedy(path: Path) -> str:
         return f"Did you mean `{near}`?"
     inside = [file for file in path.glob("*.h5") if file.is_file()] if path.is_dir() else []
     if inside:
-        return f"Give a file in it: the newest is `{max(inside, key=lambda file: file.stat().st_mtime)}`."
-    return "Give a file written by labelkit."
+        return f"Pass a file in this folder: the newest is `{max(inside, key=lambda file: file.stat().st_mtime)}`."
+    return "Pass a file written by labelkit."
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -65,12 +65,12 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
     """
     handle.seek(0)
     if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
-        raise NotAStore(where, "not an HDF5 file", "Give a file written by labelkit.")
+        raise NotAStore(where, "is not an HDF5 file", "Pass a file written by labelkit.")
     try:
         return h5py.File(handle, "r")
     except Exception as error:
         short = "truncated" in str(error)
-        problem = "shorter than it says, it was cut off" if short else f"HDF5 cannot open it ({one_line(error)})"
+        problem = "is incomplete: it was cut off" if short else f"HDF5 cannot open it ({one_line(error)})"
         raise Damaged(where, problem, RESTORE) from error
 
 

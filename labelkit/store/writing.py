@@ -200,7 +200,7 @@ class EmbeddingRun:
                 try:
                     self.parts.clear()
                 except ResourceError as error:
-                    self.warnings.append(f"the store is complete, its run folder is left over: {error}")
+                    self.warnings.append(f"the store is complete, but its run folder could not be removed: {error}")
         return self.out
 
     # ---- the place
@@ -333,10 +333,10 @@ class EmbeddingRun:
         faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
         more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
         problem = (
-            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
+            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} %, but only "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
+        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; finished work is kept."
         return DatasetError(str(self.out), problem, remedy)
 
     def _install(self, image: Image, shards: int | None) -> None:
@@ -349,7 +349,7 @@ class EmbeddingRun:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
-                raise output_exists(self.out, state="and was made by another run meanwhile") from error
+                raise output_exists(self.out, state="and was made by another run in the meantime") from error
             raise resource_error(error, str(self.out)) from error
 
 
@@ -431,25 +431,25 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
             column = int(np.argmin(finite[row]))
             value = given[row, column]
             if np.isfinite(value):
-                problem = f"value {column} is {value}, too large for {dtype}"
+                problem = f"value {column} is {value}, which is too large for {dtype}"
                 raise Refused(
-                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
+                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Correct it."
                 )
-            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+            raise Refused(where(start + row), f"value {column} is {value}", "Correct or remove this row.")
         largest = np.abs(stored).max(axis=1)
         lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
         tiny = lost & (largest < np.finfo(dtype).tiny)
         if tiny.any():
             row = int(np.argmax(tiny))
-            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
-            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
+            problem = f"has no value above {np.abs(given[row]).max():.3g}, which is too small for {dtype}"
+            raise Refused(where(start + row), problem, "Scale them, or pass --dtype float32 if it is float16.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
             if off.any():
                 row = int(np.argmax(off))
-                problem = f"has length {lengths[row]:.6g}, and --normalized says 1"
-                raise Refused(where(start + row), problem, "Leave --normalized out, or scale the rows first.")
+                problem = f"has norm {lengths[row]:.6g}, but --normalized requires 1"
+                raise Refused(where(start + row), problem, "Remove --normalized, or scale the embeddings first.")
 
 
 def write_imported(

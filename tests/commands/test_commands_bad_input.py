@@ -259,7 +259,7 @@ CASES = {
         store(lambda data: data[: len(data) // 2]),
         "cluster k-means --index {bad} --num-clusters 2",
         3,
-        ("{bad}: shorter than it says, it was cut off", "Restore the file"),
+        ("{bad}: is incomplete: it was cut off", "Restore the file"),
     ),
     "store with a changed byte": Case(
         store(lambda data: data[:4100] + bytes([data[4100] ^ 1]) + data[4101:]),  # embeddings begin at 4096
@@ -268,7 +268,7 @@ CASES = {
         ("{bad}", "differ", "Restore the file"),
     ),
     "store of the future": Case(
-        future_store, "cluster k-means --index {bad} --num-clusters 2", 3, ("{bad}", "2.0", "Update labelkit")
+        future_store, "cluster k-means --index {bad} --num-clusters 2", 3, ("{bad}", "2.0", "Upgrade labelkit")
     ),
     "store without labels, ss-kmeans": Case(
         unlabeled_store,

@@ -188,7 +188,7 @@ def test_embed_with_overwrite_makes_a_lost_shard_again_and_results_still_fit(
     damage(shards_of(out)[1], "lost")
     refused = labelkit(*words)
     assert refused.code == 2
-    assert "there is no such shard" in refused.err
+    assert "the shard does not exist" in refused.err
     assert labelkit(*words, "--overwrite").code == 0
     assert {path.name: path.read_bytes() for path in [out, *shards_of(out)]} == whole
     assert labelkit("verify", "--index", out).code == 0

@@ -52,7 +52,7 @@ def test_a_truncated_file_is_damaged_or_no_store(path, kept):
 
 def test_a_shortened_file_is_said_to_be_cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
-    assert refusal(path, Damaged) == ": shorter than it says, it was cut off"
+    assert refusal(path, Damaged) == ": is incomplete: it was cut off"
 
 
 def content(data):
@@ -174,15 +174,15 @@ def with_array(name, change):
         (with_array("embeddings", lambda a: a[0]), Refused, ":/embeddings: type float32 of shape (3,)"),
         (with_array("embeddings", lambda a: a[:, :0]), Refused, ":/embeddings: empty"),
         (with_array("embeddings", np.zeros_like), None, ""),
-        (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: holds values other than 0 and 1"),
+        (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: contains values other than 0 and 1"),
         (without("labels"), Refused, ":/labeled: marks samples that have no label"),
         (with_array("sample_ids", lambda a: a[::-1]), Refused, ":/sample_ids row 1"),
         (with_array("sample_ids", lambda a: a[[0, 0, 1, 2, 3, 4, 5]]), Refused, ":/sample_ids row 1"),
         (with_array("sample_ids", lambda a: np.array([b"../a", *a[1:]])), Refused, ":/sample_ids row 0"),
         (with_array("sample_ids", lambda a: np.array([b"/etc/a", *a[1:]])), Refused, ":/sample_ids row 0"),
-        (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: a name comes twice"),
-        (without("skipped/reasons"), Refused, ":/skipped: holds names without reasons"),
-        (without("skipped/sample_ids"), Refused, ":/skipped: holds names without reasons"),
+        (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: contains a name twice"),
+        (without("skipped/reasons"), Refused, ":/skipped: contains names without reasons"),
+        (without("skipped/sample_ids"), Refused, ":/skipped: contains names without reasons"),
         (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows where"),
     ],
 )

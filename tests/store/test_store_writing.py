@@ -204,7 +204,7 @@ def test_too_many_broken_images_publish_nothing_and_keep_the_parts(tmp_path):
 def test_missing_parts_are_told(tmp_path):
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     write_part(run, 1)
-    with pytest.raises(StoreError, match="1 of 2 parts are missing, the first is 0"):
+    with pytest.raises(StoreError, match="1 of 2 parts are missing, first: 0"):
         run.publish()
 
 
@@ -314,7 +314,7 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     needed = int(2.1 * plan.estimated_bytes())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
-    with pytest.raises(ResourceError, match="MB free where this run needs"):
+    with pytest.raises(ResourceError, match="MB are free, but this run needs"):
         EmbeddingRun.open(tmp_path / "s.h5", plan)
     assert list(tmp_path.iterdir()) == []  # no empty run folder
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))

@@ -13,7 +13,7 @@ from labelkit.store.writer import Contents, Image
 from store_samples import contents_of
 
 Add = Callable[[Any, str], object]
-HOLDS = "holds what it must not hold: "
+HOLDS = "contains something that is not allowed: "
 
 
 def _virtual(file: Any, outside: str) -> None:

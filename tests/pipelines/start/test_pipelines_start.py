@@ -1019,7 +1019,7 @@ def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
     assert main(["status", "--index", str(out)]) != 0
     assert main(["evaluate", "clustering", "--index", str(out), "--result", "groups"]) != 0
 
-    assert f"a folder. Give a file in it: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
+    assert f"a folder. Pass a file in this folder: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
 
 
 def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
