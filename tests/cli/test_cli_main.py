@@ -202,7 +202,7 @@ def test_missing_options_come_together(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["cluster", "ss-kmeans"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "--index: missing" in captured.err
+    assert "--index: is missing" in captured.err
     assert "--num-clusters: missing" in captured.err
 
 

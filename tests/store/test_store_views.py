@@ -79,7 +79,7 @@ def set_note(text: str) -> Callable[[Contents], object]:
         (set_note("[2]"), "is not a JSON object"),
         (set_note('{"count": true}'), "does not say how many views"),
         (set_note('{"count": 0}'), "does not say how many views"),
-        (set_note('{"count": 3}'), "has 6 values per row, 3 views of 3 are 9"),
+        (set_note('{"count": 3}'), "has 6 values per row, but 3 views of 3 need 9"),
     ],
 )
 def test_a_note_that_does_not_fit_the_views_is_refused(

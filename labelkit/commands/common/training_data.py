@@ -460,7 +460,9 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
     for name, (value, owner) in used.items():
         if value is not None and kind != owner:
             raise ConfigError(
-                "--" + name.replace("_", "-"), f"has no effect with --label-split {kind}", f"It goes with {owner}."
+                "--" + name.replace("_", "-"),
+                f"has no effect with --label-split {kind}",
+                f"Pass --label-split {owner}.",
             )
     return kind
 

@@ -173,9 +173,9 @@ def test_only_the_run_of_numbered_columns_is_the_embedding(
             "there are no columns such as embedding_0, embedding_1, ...; columns of numbers: width",
         ),
         ("path,e0,e1,pca0", "no run"),
-        ("path,0,1,3", "no run"),
-        ("path,width,cluster1", "no run"),
-        ("path,2019,2020,2021", "no run"),
+        ("path,0,1,3", "there are no columns such as"),
+        ("path,width,cluster1", "there are no columns such as"),
+        ("path,2019,2020,2021", "there are no columns such as"),
     ],
 )
 def test_without_one_run_of_numbered_columns_the_option_is_said(
@@ -303,10 +303,13 @@ def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str
             lambda text: text.replace("c/2.png,", "c/2.png,,"),
             "x.csv line 4: the line has 7 fields, but the header has 6",
         ),
-        (lambda text: text.replace("path,", "file name,"), "x.csv line 1: no column of paths"),
+        (lambda text: text.replace("path,", "file name,"), "x.csv line 1: there is no column of paths"),
         (lambda text: text.rpartition(",")[0] + ",nan", "x.csv line 5: value 2 is nan"),
         (lambda text: text.rpartition(",")[0] + ",-inf", "x.csv line 5: value 2 is -inf"),
-        (lambda text: text.rpartition(",")[0] + ",1e39", "x.csv line 5: value 2 is 1e+39, too large for float32"),
+        (
+            lambda text: text.rpartition(",")[0] + ",1e39",
+            "x.csv line 5: value 2 is 1e+39, which is too large for float32",
+        ),
         (lambda text: text.rpartition(",")[0] + ",x", "x.csv line 5: 'x' in column 'e2' is not a number"),
         (lambda text: text.replace("b/1.png", '"b/1.png'), "x.csv line 5: unexpected end of data"),
     ],

@@ -156,7 +156,7 @@ def test_a_part_that_is_damaged_is_put_aside_and_made_again(tmp_path: Path, phot
     part.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
     answer = train(photos, "simgcd", tmp_path / "other", "--epochs", 1, "--reuse-frozen", 2)
     assert answer.code == 0
-    assert "made again" in answer.err
+    assert "recreated" in answer.err
     assert part.read_bytes() == data
 
 

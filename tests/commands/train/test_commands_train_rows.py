@@ -244,7 +244,7 @@ def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, p
     assert labelkit(*words, "--out", other).code == 0
     answer = labelkit("embed", "--index", other, "--checkpoint", run, "--out", tmp_path / "made.h5")
     assert answer.code == 3
-    assert "was made by another model" in answer.err
+    assert "was made by a different model" in answer.err
 
 
 def test_the_checkpoint_keeps_the_center_of_the_rows(run: Path, pixels: Path) -> None:

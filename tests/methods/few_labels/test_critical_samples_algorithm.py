@@ -229,7 +229,7 @@ def test_one_label_per_class_is_told_of() -> None:
         ({"criterion": "entropy"}, "criterion"),
         ({"balance": "fair"}, "balance"),
         ({"count": -1}, "count"),
-        ({"num_classes": 3}, "no row has a label of class 2"),
+        ({"num_classes": 3}, "no image has a label of class 2"),
         ({"labels": np.minimum(LINE_LABELS, 0)}, "1 of 1 classes have labels"),
         ({"features": np.where(np.arange(14) == 9, np.nan, LINE[:, 0])[:, None]}, "not finite in row 9"),
         ({"labels": np.where(np.arange(14) == 5, -7, LINE_LABELS)}, "row 5 is -7"),

@@ -248,7 +248,7 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
 
 
 def test_a_class_without_a_label_is_refused_or_skipped() -> None:
-    with pytest.raises(ValueError, match="no row has a label of class 'cat'"):
+    with pytest.raises(ValueError, match="no image has a label of class 'cat'"):
         discover_confident(TOY, TOY_LABELS, 2, num_classes=3, class_names=["ant", "bee", "cat"])
 
     found = discover_confident(TOY, TOY_LABELS, 10, num_classes=3, missing_class="skip", balance="global")
