@@ -203,7 +203,7 @@ def test_missing_options_come_together(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "--index: is missing" in captured.err
-    assert "--num-clusters: missing" in captured.err
+    assert "--num-clusters: is missing" in captured.err
 
 
 # With all commands: the examples of help, in test_examples.py.

@@ -236,7 +236,7 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"query_rows": (48,)}, "has no row 48, its rows are 0 to 47"),
+        ({"query_rows": (48,)}, "has no row 48; its rows are 0 to 47"),
         ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
         ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
         ({"query_rows": (0,), "path_pattern": "x*"}, "no image of .* passes"),
