@@ -204,9 +204,9 @@ def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
     assert row["reasons"] == "unlike all others"
     assert (row["brightness"], row["width"]) == ("", "")
     assert float(row["unlike"]) >= 4
-    with pytest.raises(StoreError, match="imported without( their)? images"):
+    with pytest.raises(StoreError, match=r"imported without( their)? images"):
         find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
-    with pytest.raises(StoreError, match="imported without( their)? images"):
+    with pytest.raises(StoreError, match=r"imported without( their)? images"):
         find_odd(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
 
 
