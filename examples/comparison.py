@@ -118,7 +118,7 @@ def run_folder(options: argparse.Namespace, *also: object) -> Iterator[Path]:
     )
     if about.exists() and about.read_text() != now:
         raise SystemExit(
-            f"{options.keep}: holds runs with the options {about.read_text()}, not {now}. Give another --keep."
+            f"{options.keep}: contains runs with the options {about.read_text()}, not {now}. Pass another --keep."
         )
     about.write_text(now)
     yield options.keep

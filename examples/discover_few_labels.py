@@ -49,12 +49,10 @@ def classifier(features: Array, labels: Array) -> LogisticRegression:
         return LogisticRegression(C=1, max_iter=300).fit(features[held], labels[held])
 
 
-def surest(probabilities: Array, turn: Round) -> Discovery:
+def surest(turn: Round) -> Discovery:
     """Rows that a classifier is surest of."""
-    doubt = 1 - probabilities[turn.pool]
-    candidates = turn.candidates(doubt.min(axis=1), doubt.argmin(axis=1))
-    chosen = [group[:wanted] for group, wanted in zip(candidates.groups, candidates.wants, strict=True)]
-    return turn.table(candidates, chosen, [candidates.keys[np.concatenate(chosen)]])
+    chosen = [group[:wanted] for group, wanted in zip(turn.groups, turn.wants, strict=True)]
+    return turn.table(chosen, [turn.keys[np.concatenate(chosen)]])
 
 
 def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
@@ -62,8 +60,12 @@ def self_train(features: Array, labels: Array, count: int | str, rounds: int, **
     rows, named, current = [], [], labels
     for _ in range(rounds):
         wanted = int((current >= 0).sum()) if count == "double" else count
-        probabilities = classifier(features, current).predict_proba(features)
-        found = search(partial(surest, probabilities), len(features), current, wanted, original=labels, **options)
+        doubt = 1 - classifier(features, current).predict_proba(features)
+
+        def measure(now: Array, given: Array, pool: Array, num_classes: int, doubt: Array = doubt) -> tuple[Array, ...]:
+            return doubt[pool].min(axis=1), doubt[pool].argmin(axis=1)
+
+        found = search(measure, surest, current, wanted, original=labels, **options)
         rows.append(found.indices)
         named.append(found.labels)
         current = found.grown(current)

@@ -30,9 +30,9 @@ import numpy as np
 from answer_cases import Rows, read_rows
 from head_cases import without_splits
 from labelkit.algorithms.clustering import spherical_kmeans
-from labelkit.metrics.clustering import normalized_mutual_information
-from labelkit.metrics.retrieval import recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from numpy.typing import NDArray
+from sklearn.metrics import normalized_mutual_info_score
 
 WITHOUT: dict[str, Mapping[str, Any]] = {"sela": {}, "san": {"mode": "unsupervised"}}
 """Heads that use no label, and how each is told so."""
@@ -55,8 +55,8 @@ def scores(features: NDArray[np.float32], truth: NDArray[np.int64], seed: int) -
     _, classes = np.unique(truth, return_inverse=True)
     generator = np.random.default_rng(seed)
     groups = spherical_kmeans(features, int(classes.max()) + 1, generator=generator, num_inits=3).cluster_ids
-    nmi = normalized_mutual_information(classes, groups)
-    return {"recall_at_1": recall_at_k(features, classes, [1])[1], "nmi": nmi}
+    nmi = float(normalized_mutual_info_score(classes, groups))
+    return {"recall_at_1": score_retrieval(features, classes, at_r=False).recall_at[1], "nmi": nmi}
 
 
 def run_seed(rows: Rows, folder: Path, seed: int, asked: argparse.Namespace) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def make_store(folder: Path, features: str) -> Path:
         embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none"))
     else:
         overrides = {**FEW_LABELS, "out": folder / "run"}
-        config = resolve(FlipClassConfig, preset=None, dataset="digits", config_file=None, overrides=overrides).config
+        config = resolve(FlipClassConfig, overrides=overrides).config
         train_method(config)
         embed_images(EmbedConfig(out=index, checkpoint=folder / "run"))
     return index

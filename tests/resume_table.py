@@ -1,4 +1,4 @@
-"""Stop every method everywhere and go on: does it end like a run that was never stopped? A table, and JSON.
+"""Stop every method everywhere and go on: does it end like a run that was never stopped? Lines, and JSON.
 
     python -m tests.resume_table --out examples/results/resume.json
     python -m tests.resume_table --methods snowball lmcs --processes 1
@@ -292,27 +292,6 @@ class Bench:
             yield row("none", "0", "2 against 1", found, _PROCESSES)
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table: one line for each method, in a cell what its runs of a kind came to."""
-    kinds = {
-        "stopped, 1 process": lambda row: row["processes"] == "1" and row["cut"] != "SIGKILL",
-        "SIGKILL": lambda row: row["cut"] == "SIGKILL",
-        "stopped, 2 processes": lambda row: row["processes"] == "2",
-        "2 processes against 1": lambda row: row["processes"] == "2 against 1",
-    }
-    lines = [f"| method | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
-    for method in dict.fromkeys(row["method"] for row in rows):
-        cells = []
-        for is_one in kinds.values():
-            found = [row for row in rows if row["method"] == method and is_one(row)]
-            wrong = [row["result"] for row in found if row["result"] != "equal"]
-            text = "equal" if len(found) == 1 else f"{len(found) - len(wrong)} of {len(found)} equal"
-            # of what differs, how many tensors and by how much
-            cells.append(wrong[0].partition(";")[0] if wrong else text if found else "")
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def record(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Put rows into a JSON file, in place of those of the same runs."""
     import torch
@@ -353,7 +332,6 @@ def main() -> int:
                 record(options.out, rows)
             for leftover in Path(name).glob(f"{method}-*"):
                 shutil.rmtree(leftover)
-    sys.stdout.write(markdown(rows if options.out is None else json.loads(options.out.read_text())["rows"]) + "\n")
     return int(any(row["result"] != "equal" and "reason" not in row for row in rows))
 
 

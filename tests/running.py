@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import hashlib
 import io
 import json
 import os
@@ -17,10 +19,9 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
+from labelkit.progress import SilentProgress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writer import Contents
-from labelkit.store.writer import Image as FileImage
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image
@@ -65,6 +66,35 @@ class Answer:
 
 
 Labelkit = Callable[..., Answer]
+
+
+class Heard(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.warnings: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def flip_bit(path: Path, dataset: str) -> None:
+    """Change one bit of an array in an HDF5 file."""
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset + 5] ^= 1
+    path.write_bytes(data)
 
 
 def run_labelkit(*words: object) -> Answer:
@@ -158,12 +188,15 @@ def make_store(tmp_path: Path) -> MakeStore:
         split_names: Sequence[str] = (),
         logits: ArrayLike | None = None,
         first_file: int = 0,
+        sample_ids: Sequence[str] = (),
+        contents: Sequence[str] = (),
+        class_names: Sequence[str] = (),
     ) -> EmbeddingStore:
         rows = np.asarray(embeddings, dtype=np.float32)
         n, dim = rows.shape
         classes = 0 if labels is None else max(labels) + 1
         plan = EmbeddingPlan(
-            sample_ids=[f"{row:04d}.png" for row in range(n)],
+            sample_ids=sample_ids or [f"{row:04d}.png" for row in range(n)],
             model=MODEL,
             dim=dim,
             batch_size=n,
@@ -174,7 +207,7 @@ def make_store(tmp_path: Path) -> MakeStore:
             extras={} if logits is None else {"logits": np.asarray(logits).shape[1]},
             labels=None if labels is None else np.asarray(labels, dtype=np.int64),
             labeled=None if labeled is None else np.asarray(labeled, dtype=bool),
-            class_names=[f"class-{label}" for label in range(classes)],
+            class_names=class_names or [f"class-{label}" for label in range(classes)],
             old_classes=None if old_classes is None else np.asarray(old_classes, dtype=bool),
             splits=None if splits is None else np.asarray(splits, dtype=np.int16),
             split_names=split_names,
@@ -183,6 +216,8 @@ def make_store(tmp_path: Path) -> MakeStore:
         digests = np.zeros((n, 32), dtype=np.uint8)
         files = np.arange(n) + first_file
         digests[:, 0], digests[:, 1] = files % 256, files // 256
+        for row, content in enumerate(contents):
+            digests[row] = np.frombuffer(hashlib.sha256(content.encode()).digest(), np.uint8)
         run.write_part(
             0,
             embeddings=rows,
@@ -195,23 +230,3 @@ def make_store(tmp_path: Path) -> MakeStore:
         return open_store(tmp_path / name)
 
     return make
-
-
-@pytest.fixture
-def spoil() -> Callable[[EmbeddingStore, int], None]:
-    """Return a function that puts a NaN into a row of a store, as another program may, with digests that are right."""
-
-    def write(store: EmbeddingStore, row: int) -> None:
-        contents = Contents()
-        with h5py.File(store.path) as file:
-            for name in ("", "model"):
-                attributes = dict(file[name or "/"].attrs)
-                texts = {k: v.decode() if isinstance(v, bytes) else int(v) for k, v in attributes.items()}
-                contents.set(name, **{key: value for key, value in texts.items() if key != "content_digest"})
-            for name, item in file.items():
-                if isinstance(item, h5py.Dataset):
-                    contents.datasets[name] = item[()]
-        contents.datasets["embeddings"][row, 1] = np.nan
-        store.path.write_bytes(FileImage(contents).to_bytes())
-
-    return write

@@ -266,14 +266,6 @@ def made_by(done: subprocess.CompletedProcess[str], folder: Path) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.sh")))
-def test_a_shell_script_is_short_and_stops_at_the_first_error(name: str) -> None:
-    lines = (ROOT / "examples" / name).read_text().splitlines()
-
-    assert len(lines) < 40
-    assert "set -euo pipefail" in lines
-
-
 def test_what_a_cluster_gets_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     folder = ROOT / "examples" / "cluster"
     job = yaml.safe_load((folder / "embed-rayjob.yaml").read_text())

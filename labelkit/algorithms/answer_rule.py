@@ -63,6 +63,7 @@ class AnswerRule:
         temperatures: that make a confidence; ``None``: nothing is known of it.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
         square_roots: whether embeddings count by their square roots.
+        group_weight: of new groups, in (0, 1]; the classifier hands out what they lose.
     """
 
     class_of_group: NDArray[np.int64]
@@ -76,13 +77,16 @@ class AnswerRule:
     temperatures: Temperatures | None
     rows: NDArray[np.int64] | None = None
     square_roots: bool = False
+    group_weight: float = 1.0
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
-            "settings": np.array([self.unit_rows, self.classifier_share, self.alpha, self.square_roots]),
+            "settings": np.array(
+                [self.unit_rows, self.classifier_share, self.alpha, self.square_roots, self.group_weight]
+            ),
         }
         for name, part in (("classifier", self.classifier), ("groups", self.groups)):
             if part is not None:
@@ -107,7 +111,8 @@ class AnswerRule:
             there = f"{name}_weights" in own
             return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        unit_rows, classifier_share, alpha, *roots = own["settings"].tolist()
+        # older rules have neither roots nor a weight
+        unit_rows, classifier_share, alpha, roots, weight = [*own["settings"].tolist(), 0, 1][:5]
         temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
@@ -120,7 +125,8 @@ class AnswerRule:
             shares=own["shares"],
             temperatures=temperatures,
             rows=own.get("rows"),
-            square_roots=any(roots),  # of the first version: none
+            square_roots=bool(roots),
+            group_weight=weight,
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -133,9 +139,14 @@ class AnswerRule:
         if self.groups is None:
             found[:, columns] = by_class
             return found
-        part = found[:, columns].sum(axis=1, keepdims=True)
-        found[:, columns] = (1 - self.classifier_share) * found[:, columns] + self.classifier_share * part * by_class
-        return found
+        return blend_classifier(
+            found,
+            by_class,
+            columns,
+            self.class_of_group < 0,
+            share=self.classifier_share,
+            group_weight=self.group_weight,
+        )
 
     def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
         """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors. Rows sum to 1.
@@ -207,6 +218,32 @@ class AnswerRule:
         return self.mean_shares(best, places)
 
 
+def blend_classifier(
+    shares: Doubles,
+    by_class: Doubles,
+    columns: NDArray[np.int64],
+    is_new: NDArray[np.bool_],
+    *,
+    share: float,
+    group_weight: float,
+) -> Doubles:
+    """Blend the group probabilities (m, k) of images with the class probabilities (m, c) of a classifier. Sums stay.
+
+    Args:
+        shares: (m, k) by groups alone.
+        by_class: (m, c) by the classifier.
+        columns: (c,) group of each class.
+        is_new: (k,) whether a group has no class.
+        share: that the classifier hands out of what known groups have, in [0, 1].
+        group_weight: that new groups keep of theirs, in (0, 1]; the classifier hands out the rest.
+    """
+    known = shares[:, columns].sum(axis=1, keepdims=True)
+    lost = (1 - group_weight) * shares[:, is_new].sum(axis=1, keepdims=True)
+    blended = np.where(is_new, group_weight * shares, shares)
+    blended[:, columns] = (1 - share) * shares[:, columns] + (share * known + lost) * by_class
+    return blended
+
+
 def group_rule(
     features: NDArray[np.float32],
     group_ids: NDArray[np.int64],
@@ -240,7 +277,9 @@ def group_rule(
 
 
 def nearest_mean_classifier(means: Doubles, temperature: float) -> LinearShares:
-    """Build a nearest-mean classifier: a softmax of ``algorithms.calibration.group_scores`` at a temperature.
+    """Build a nearest-mean classifier: the softmax of half the negative squared distances at a temperature.
+
+    It is the posterior of equally large spherical groups of this variance.
 
     Args:
         means: (k, d); rows of NaN stand for empty groups.

@@ -126,35 +126,6 @@ def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> N
     return means
 
 
-def group_scores(features: ArrayLike, means: ArrayLike) -> NDArray[np.float64]:
-    """Score samples by closeness to each group mean, ``x . m - |m|^2 / 2``.
-
-    This is half the negative squared distance, up to a constant of the sample. The row's own ``-|x|^2 / 2`` is left
-    out, since a softmax over groups does not feel it. The largest score is the nearest mean, as in k-means; softmax at
-    temperature T is the posterior of equally large spherical groups of variance T; for means of unit length it orders
-    groups by cosine.
-
-    Args:
-        features: (n, d) rows.
-        means: (k, d); rows of NaN stand for empty groups.
-
-    Returns:
-        (n, k) float64; ``-inf`` for an empty group.
-
-    Raises:
-        ValueError: shapes that do not fit.
-    """
-    rows, places = np.asarray(features, dtype=np.float64), np.asarray(means, dtype=np.float64)
-    if rows.ndim != 2 or places.ndim != 2 or rows.shape[1] != places.shape[1]:
-        raise ValueError(f"features {rows.shape} and means {places.shape} must have as many columns")
-    empty = np.flatnonzero(np.isnan(places).any(axis=1))
-    places = places.copy()
-    places[empty] = 0
-    scores: NDArray[np.float64] = rows @ places.T - 0.5 * np.einsum("ij,ij->i", places, places)
-    scores[:, empty] = -np.inf
-    return scores
-
-
 def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
     """Compute the softmax of scores at a temperature, ``exp(s / T)`` divided by its row sums.
 

@@ -1,8 +1,7 @@
 """Which class or group each row belongs to: a classifier where there are labels, groups where there are none.
 
 1. classes: logistic regression on the labeled rows
-2. groups: the one a row is in, and how near it is to the mean of each, in equal parts; of what the known ones have
-   together, the classifier hands out 85 % among them
+2. groups: the one a row is in; if that is one of a class, the classifier hands out 85 % among the classes
 3. shares flow between near rows (``algorithms.label_propagation``); labeled rows keep what is known of them
 
 Of 0 to 100 % by the classifier, 75 and 90 named most images rightly with 2, 3, 5 and 10 labels in a class, on
@@ -22,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, nearest_mean_classifier
-from labelkit.algorithms.calibration import group_means, group_scores, softmax
+from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, blend_classifier, nearest_mean_classifier
+from labelkit.algorithms.calibration import group_means
 from labelkit.algorithms.label_propagation import neighbor_graph, spread_labels
 from labelkit.algorithms.one_thread import one_blas_thread
 
@@ -33,11 +32,8 @@ Ints = NDArray[np.int64]
 CLASSIFIER: Final = "logistic regression, then label spreading"
 CLASSIFIER_SHARE: Final = 0.85
 ALPHA: Final = 0.5
-#: Temperature of the nearness to group means, for rows of length 1.
+#: Temperature of the nearness of other images to group means, for rows of length 1.
 _GROUP_TEMPERATURE: Final = 0.02
-#: Of the share that a row has in groups, what goes to its own one; the rest goes by the nearness to means. A group of a
-#: tree is no ball, so that its mean says less of where it ends.
-_MEMBERSHIP: Final = 0.5
 #: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
@@ -108,7 +104,9 @@ class RowClassifier:
         weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
         return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
-    def rule(self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles) -> AnswerRule:
+    def rule(
+        self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
+    ) -> AnswerRule:
         """Return the prediction rule for other images, whose features must be scaled as the samples are.
 
         Args:
@@ -116,6 +114,7 @@ class RowClassifier:
             group_ids: (n,) in ``[0, k)``.
             class_of_group: (k,) class of each group, -1 = new.
             shares: (n, k) of these rows, made with all of these.
+            group_weight: of new groups, in (0, 1].
         """
         classes = np.unique(labels[labels >= 0])
         means = group_means(self.features, group_ids, len(class_of_group))
@@ -129,6 +128,7 @@ class RowClassifier:
             alpha=ALPHA,
             shares=shares.astype(np.float32),
             temperatures=None,
+            group_weight=group_weight,
         )
 
     def shares(
@@ -136,6 +136,8 @@ class RowClassifier:
         labels: Ints,
         group_ids: Ints | None = None,
         class_of_group: Ints | None = None,
+        *,
+        group_weight: float = 1.0,
     ) -> Doubles:
         """Compute class or group probabilities (n, k) of all samples. Rows sum to 1.
 
@@ -143,18 +145,21 @@ class RowClassifier:
             labels: (n,), -1 = none.
             group_ids: (n,) groups in ``[0, k)``; ``None``: only the classes that have labels are known of.
             class_of_group: (k,) class of each group, -1 = new; every labeled class has one.
+            group_weight: of new groups, in (0, 1]; the classifier hands out what they lose.
         """
         classes = np.unique(labels[labels >= 0])
         start = self.class_shares(labels, classes)
         columns = np.arange(len(classes))
         if group_ids is not None and class_of_group is not None:
-            found, columns = start, _columns(classes, class_of_group)
-            means = group_means(self.features, group_ids, len(class_of_group))
-            start = softmax(group_scores(self.features, means), _GROUP_TEMPERATURE * self._scale)
-            start *= 1 - _MEMBERSHIP
-            start[np.arange(len(start)), group_ids] += _MEMBERSHIP
-            part = start[:, columns].sum(axis=1, keepdims=True)
-            start[:, columns] = (1 - CLASSIFIER_SHARE) * start[:, columns] + CLASSIFIER_SHARE * part * found
+            columns = _columns(classes, class_of_group)
+            start = blend_classifier(
+                np.eye(len(class_of_group))[group_ids],
+                start,
+                columns,
+                class_of_group < 0,
+                share=CLASSIFIER_SHARE,
+                group_weight=group_weight,
+            )
         rows = np.flatnonzero(labels >= 0)
         start[rows] = 0
         start[rows, columns[np.searchsorted(classes, labels[rows])]] = 1

@@ -177,6 +177,7 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         ValueError: fewer than two rows.
     """
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     rows = np.asarray(x, dtype=np.float32)
     if rows.ndim != 2 or len(rows) < 2:
@@ -194,4 +195,6 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         early_exaggeration=_EXAGGERATION,
         angle=_ANGLE,
     )
-    return np.asarray(layout.fit_transform(rows), dtype=np.float64)
+    # threads wait for each other after each of many short steps: on a busy machine, two took a hundred times as long
+    with threadpool_limits(1):
+        return np.asarray(layout.fit_transform(rows), dtype=np.float64)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.data.center_crop import center_boxes
-from labelkit.data.decode import BadImage, decode_reduced, read_image_file
+from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.views.transforms import resize_box
 from labelkit.errors import DatasetError
 from labelkit.options.model import ModelConfig
@@ -91,11 +91,11 @@ class Network(nn.Module):
     def _pixels(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(image, np.ndarray):
             if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8 or not image.size:
-                problem = f"pixels of shape {image.shape} and type {image.dtype}"
-                raise DatasetError("image", problem, f"Give (h, w, {self.channels}) uint8.")
+                problem = f"its pixels have shape {image.shape} and type {image.dtype}"
+                raise DatasetError("image", problem, f"Pass an array of shape (h, w, {self.channels}) and type uint8.")
             return image
         try:
-            return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
+            return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
         except BadImage as error:
             raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
 

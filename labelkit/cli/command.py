@@ -42,29 +42,25 @@ _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 def stage_command(
     config_class: type[C],
-    *,
-    presets_folder: Path | None = None,
-    complete: Callable[[Collected[C]], Collected[C]] | None = None,
-) -> Callable[[Callable[[C], None]], Command]:
+    function: Callable[[C], None],
+    complete: Callable[[Collected[C]], Collected[C]] = lambda collected: collected,
+) -> Command:
     """Create a Typer command with one option per config field from a function that takes the config.
 
     Args:
         config_class: the source of the options.
-        presets_folder: as for :func:`labelkit.options.presets.resolve`.
+        function: does the work; its docstring is the help.
         complete: adds what the merged sources leave open.
     """
 
-    def decorate(function: Callable[[C], None]) -> Command:
-        def run(collected: Collected[C]) -> None:
-            collected = collected if complete is None else complete(collected)
-            config = finish(collected).config
-            if current_output().verbose:
-                _say_origins(collected)
-            function(config)
+    def run(collected: Collected[C]) -> None:
+        collected = complete(collected)
+        config = finish(collected).config
+        if current_output().verbose:
+            _say_origins(collected)
+        function(config)
 
-        return config_command(config_class, run, inspect.getdoc(function) or "", presets_folder=presets_folder)
-
-    return decorate
+    return config_command(config_class, run, inspect.getdoc(function) or "")
 
 
 def run_command(command: StageCommand) -> Command:
@@ -77,19 +73,16 @@ def run_command(command: StageCommand) -> Command:
             raise fault
 
     run.__doc__ = command.help
-    return stage_command(command.config_class())(run)
+    return stage_command(command.config_class(), run)
 
 
-def config_command(
-    config_class: type[C], run: Callable[[Collected[C]], None], text: str, *, presets_folder: Path | None = None
-) -> Command:
+def config_command(config_class: type[C], run: Callable[[Collected[C]], None], text: str) -> Command:
     """Build a Typer command that merges the sources of a config and passes them to ``run``.
 
     Args:
         config_class: the source of the options.
         run: gets the merged sources; makes the config itself.
         text: the command's help.
-        presets_folder: as for :func:`labelkit.options.presets.resolve`.
 
     Raises:
         ValueError: a field is named like an option that all commands share.
@@ -97,7 +90,7 @@ def config_command(
     taken = set(_COMMON) & set(config_class.model_fields)
     if taken:
         raise ValueError(f"{config_class.__name__} has fields named like common options: {sorted(taken)}")
-    presets = available_presets(config_class, presets_folder)
+    presets = available_presets(config_class)
     lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
 
     def command(**given: Any) -> None:
@@ -112,7 +105,6 @@ def config_command(
                 config_file=None if config_file is None else Path(config_file),
                 overrides=overrides,
                 origins=origins,
-                presets_folder=presets_folder,
             )
             run(collected)
 
@@ -153,7 +145,7 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            faults.append(Fault("--set", f"not KEY=VALUE (value {value_text(setting)})", "Write --set lr=0.1."))
+            faults.append(Fault("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1."))
         else:
             told.append((key, text, f"--set {key}"))
     for key, value, origin in told:

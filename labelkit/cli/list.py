@@ -51,8 +51,8 @@ def list_backbones(
         bool,
         typer.Option(
             "--counts",
-            help="Count parameters and multiply-adds, and show how images are prepared. "
-            "Without --pattern: labelkit's own backbones, and backbones that a preset or `--backbone auto` names.",
+            help="Count parameters and multiply-adds, and show how images are prepared. Without --pattern, only "
+            "labelkit's own backbones and those used by a preset or `--backbone auto` are counted.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -87,7 +87,7 @@ def list_presets(
     ] = "*",
     values: Annotated[
         bool,
-        typer.Option("--values", help="Show each option with its value and the source that the file states for it."),
+        typer.Option("--values", help="Show each option's value and the source stated in the preset."),
     ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -118,8 +118,8 @@ def list_presets(
             and path.parent.name == preset_folder_name(config_class.command)
         ]
         if not found:
-            remedy = "Give METHOD/NAME, such as 'san/*'; `labelkit list presets` has all."
-            raise ConfigError("--pattern", f"no preset is called like {pattern}", remedy)
+            remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
+            raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
         if values and not (quiet and not json):
             rows = [(*of, line.option, line.value, line.place) for *of, path in found for line in preset_lines(path)]
             for command, name, path in found if len(found) <= _EXPLAINED else ():

@@ -57,7 +57,7 @@ def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
     try:
         return info, count_network(backbone, (info.in_channels, info.image_size, info.image_size))
     except NotImplementedError as error:
-        raise ConfigError("--pattern", f"{name} gives no features of an image: {error}", "Leave it out.") from error
+        raise ConfigError("--pattern", f"{name} has no image features: {error}", "Pass another pattern.") from error
 
 
 def count_backbones(names: Sequence[str]) -> SimpleResult:

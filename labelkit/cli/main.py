@@ -269,7 +269,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
         return ResourceError(
             "memory",
             "not enough memory",
-            "Use a smaller batch, number or image size, or a machine with more memory.",
+            "Lower --batch-size, the image size or the number of images, or use a machine with more memory.",
         )
     return None
 

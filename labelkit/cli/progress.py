@@ -67,7 +67,7 @@ class LineProgress(SilentProgress):
         print_message(f"warning: {text}")
 
 
-class _LineTask:
+class _LineTask(Task):
     def __init__(self, description: str, total: int | None, seconds: float, clock: Callable[[], float]) -> None:
         self._description = description
         self._total = total
@@ -106,7 +106,7 @@ class _LineTask:
         print_message(f"{self._description}: {', '.join(parts)}")
 
 
-class BarProgress:
+class BarProgress(Progress):
     """Progress display with one bar per open task and messages above the bars.
 
     Bars are drawn when a task advances, not by a thread: a thread's locks would not survive the
@@ -156,7 +156,7 @@ class BarProgress:
             self._bars.console.print(escape_control(text), markup=False, highlight=False)
 
 
-class _BarTask:
+class _BarTask(Task):
     def __init__(self, bars: Bars, bar: TaskID) -> None:
         self._bars = bars
         self._bar = bar

@@ -37,4 +37,4 @@ def _schedule_command(name: str, words: Sequence[str] | None) -> Command:
         print_result(show_schedule(config))
 
     run.__doc__ = schedule_text(name)
-    return stage_command(schedule_options(METHODS[name].config), complete=with_data_of_preset)(run)
+    return stage_command(schedule_options(METHODS[name].config), run, with_data_of_preset)

@@ -61,8 +61,7 @@ class Command:
             ConfigError: torchrun started several processes of a command that works alone.
         """
         from labelkit.commands.common.gate import Gate
-        from labelkit.commands.common.inputs import check_inputs
-        from labelkit.commands.common.outputs import check_outputs
+        from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
 
@@ -373,27 +372,27 @@ COMMANDS: dict[str, Command | Group] = {
                 "Score patch features by a head trained on them to predict the class of every pixel: mean IoU, pixel "
                 "accuracy.",
                 "labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64",
-                "labelkit.commands.evaluate.dense_options:EvaluateSegmentationConfig",
+                "labelkit.commands.evaluate.options:EvaluateSegmentationConfig",
                 "labelkit.commands.evaluate.segmentation:evaluate_segmentation",
             ),
             "detection": Command(
                 "Score a backbone by training a detector on it (Faster, Mask, Cascade Mask R-CNN): AP for boxes and "
                 "masks.",
                 "labelkit evaluate detection --checkpoint runs/cotap --dataset coco_2017",
-                "labelkit.commands.evaluate.dense_options:EvaluateDetectionConfig",
+                "labelkit.commands.evaluate.options:EvaluateDetectionConfig",
                 "labelkit.commands.evaluate.detection:evaluate_detection",
             ),
             "patch-clusters": Command(
                 "Score patch features without training: k-means clusters of patches, matched with the classes of the "
                 "pixels.",
                 "labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64",
-                "labelkit.commands.evaluate.dense_options:EvaluatePatchClustersConfig",
+                "labelkit.commands.evaluate.options:EvaluatePatchClustersConfig",
                 "labelkit.commands.evaluate.patch_clusters:evaluate_patch_clusters",
             ),
             "tracking": Command(
                 "Score patch features by tracking objects through videos from their masks in the first frame: J and F.",
                 "labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3",
-                "labelkit.commands.evaluate.dense_options:EvaluateTrackingConfig",
+                "labelkit.commands.evaluate.options:EvaluateTrackingConfig",
                 "labelkit.commands.evaluate.tracking:evaluate_tracking",
             ),
         },

@@ -27,14 +27,14 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
-from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
+from labelkit.data.datasets import ImageDataset, listing, sorted_by_bytes
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
 from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
-from labelkit.files import NotRegularError, open_regular, parse_json
+from labelkit.files import open_regular, parse_json
 
 Place = Path | RemoteFile
 """Where a file lies: on this machine, or at an address."""
@@ -74,7 +74,7 @@ def expand_shards(text: str) -> list[Place]:
         DatasetError: none, or one that is named is not there.
     """
     if text.lower().endswith(_COMPRESSED):
-        remedy = "Unpack it to NAME.tar: images are compressed already, and are read by their place in the file."
+        remedy = "Unpack it to NAME.tar: images are already compressed and are read by position."
         raise DatasetError(text, "is a compressed archive", remedy)
     if is_address(text):
         return list(expand_addresses(text, list(_expand_braces(text)), glob.has_magic))
@@ -91,7 +91,7 @@ def expand_shards(text: str) -> list[Place]:
     if missing:
         shown = ", ".join(missing[:_MOST_SHOWN]) + (", ..." if len(missing) > _MOST_SHOWN else "")
         problem = f"{len(missing)} of {len(found)} files are missing: {shown}"
-        raise DatasetError(text, problem, "Fetch them, or name fewer.")
+        raise DatasetError(text, problem, "Download these files, or list fewer.")
     return [Path(name) for name in sorted_by_bytes(set(found))]
 
 
@@ -99,7 +99,7 @@ def _expand_braces(text: str) -> Iterable[str]:
     """Return every text that braces stand for, as a shell does."""
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     if math.prod(map(len, choices)) > _MOST_FILES:
-        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "Name fewer.")
+        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "List fewer files.")
     return map("".join, itertools.product(*choices))
 
 
@@ -158,10 +158,6 @@ class TarSource:
         if len(content) < size:
             raise BadImage(f"{path.name} ends before the member does")
         return EncodedImage(content)
-
-    def select(self, rows: NDArray[np.int64]) -> TarSource:
-        """Return a source of the images at the given indices."""
-        return TarSource(self.paths, self.places[rows])
 
 
 @dataclass(slots=True)
@@ -223,7 +219,7 @@ def load_tars(
         notes += told
     elif label_column is not None:
         problem = without[0] if without else f"no .json file with a field {label_column!r}"
-        raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
+        raise DatasetError(name, problem, "Choose another column with --label-column, or remove --label-column.")
     places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
     return listing(name, None, ids, classes, splits, TarSource(_absolute(paths), places), notes=[*notes, *said])
 
@@ -263,8 +259,8 @@ def _list_one(
                 if suffix in suffixes:
                     if inner in samples:
                         other = paths[samples[inner].archive]
-                        problem = f"{inner!r} is in {other} too" if other != path else f"{inner!r} is there twice"
-                        raise DatasetError(where, problem, "Names of members must differ over all archives.")
+                        problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
+                        raise DatasetError(where, problem, "Give members of all archives unique names.")
                     samples[inner] = _Sample(number, member.offset_data, member.size, _key_of(inner))
                 elif suffix in (".cls", ".json"):
                     content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
@@ -280,15 +276,13 @@ def _list_one(
             # behind the last member tarfile ends without a word, also where a header is damaged or cut off
             rest = _bytes_at(file, archive.offset, tarfile.BLOCKSIZE)
             if rest.strip(b"\0"):
-                problem = f"has no member at byte {archive.offset:,}: it is damaged or cut off there"
-                raise DatasetError(where, problem, "Fetch it again.")
+                problem = f"has no member at byte {archive.offset:,}: the archive is damaged or cut off there"
+                raise DatasetError(where, problem, "Download the file again.")
             if len(rest) < tarfile.BLOCKSIZE:
                 found.unended.append(path.name)
     except tarfile.ReadError as error:
-        remedy = "Fetch it again." if "unexpected end" in str(error) else "Give archives of tar without compression."
+        remedy = "Download the file again." if "unexpected end" in str(error) else "Pass uncompressed tar archives."
         raise DatasetError(where, f"cannot be listed: {error}", remedy) from error
-    except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Pass an archive.") from error
     except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
         raise DatasetError(where, f"cannot be listed: {error}", "Fetch it again, or check its permissions.") from error
 
@@ -393,10 +387,6 @@ class ParquetSource:
         self._held[file, group] = found
         return found
 
-    def select(self, rows: NDArray[np.int64]) -> ParquetSource:
-        """Return a source of the images at the given indices."""
-        return ParquetSource(self.paths, self.column, self.places[rows])
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a worker process is sent: no group of rows."""
         return ParquetSource, (self.paths, self.column, self.places)
@@ -416,11 +406,11 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     try:
         import pyarrow.parquet  # noqa: F401 - to see whether it is there
     except ImportError as error:
-        raise DatasetError(name, "reading Parquet needs pyarrow", "pip install pyarrow.") from error
+        raise DatasetError(name, "reading Parquet needs pyarrow", "Run `pip install pyarrow`.") from error
     stems = [path.name.removesuffix(path.suffix) for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        raise DatasetError(name, f"two files are named {twice}", "Rename one: images are named by their file.")
+        raise DatasetError(name, f"two files have the name {twice}", "Rename one; image names contain it.")
     ids: list[str] = []
     labels: list[object] = []
     label_fault = ""
@@ -432,7 +422,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     for number, path in enumerate(paths):
         found = _read_listing(path, column, label_column)
         if class_names and found.class_names and found.class_names != class_names:
-            raise DatasetError(str(path), f"differs in classes from {paths[0].name}", "Pass files of one data set.")
+            raise DatasetError(str(path), f"has different classes from {paths[0].name}", "Pass files of one data set.")
         column, class_names = found.column, class_names or found.class_names
         count = sum(found.group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -484,13 +474,11 @@ def _read_listing(path: Place, column: str | None, label_column: str | None) -> 
             others = [name for name in schema.names if name != wanted]
             label, fault = find_label_column(others, label_column, [name for name in others if name in features])
             if label_column is not None and not label:
-                raise DatasetError(where, fault, "Name another with --label-column.")
+                raise DatasetError(where, fault, "Choose another column with --label-column.")
             values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
-    except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Pass a file.") from error
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
-        raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error
+        raise DatasetError(where, f"cannot be read as Parquet: {said}", "Download the file again.") from error
     return _Listing(wanted, groups, values, features.get(label, []), fault)
 
 
@@ -509,9 +497,9 @@ def _image_column(schema: Any, where: str) -> str:
         return usual[0] if usual else names[0]
     shown = ", ".join(schema.names)
     if names:
-        problem = f"{len(names)} columns may hold the images: {', '.join(names)}"
-        raise DatasetError(where, problem, f"Call one of them {IMAGE_COLUMNS[0]}.")
-    raise DatasetError(where, f"no column of images, only {shown}", "It must hold bytes of image files.")
+        problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
+        raise DatasetError(where, problem, f"Rename the right one to {IMAGE_COLUMNS[0]}.")
+    raise DatasetError(where, f"has no column of images, only {shown}", "Add the bytes of image files.")
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:

@@ -140,16 +140,16 @@ class DataInfo:
             raise DatasetError(
                 dataset,
                 "no image has a label that training may use",
-                "Pass some with --labels FILE, or use a data set with labels.",
+                "Pass labels with --labels FILE, or use a data set with labels.",
             )
         num_classes = wanted or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
-            raise DatasetError(dataset, "has only one class", "Use at least two.")
+            raise DatasetError(dataset, "has only one class", "Use at least two classes.")
         if num_classes < self.num_old_classes:
             raise ConfigError(
                 "--num-classes",
                 f"{num_classes} is less than the {self.num_old_classes} classes with labels",
-                "Raise it.",
+                "Raise the number.",
             )
         return num_classes
 

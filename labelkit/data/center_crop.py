@@ -10,7 +10,7 @@ from PIL import Image
 
 Interpolation = Literal["bicubic", "bilinear"]
 
-_RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 def resized_side(size: int, resize_ratio: float) -> int:
@@ -73,5 +73,5 @@ def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolati
         return image
     single = channels == 1
     picture = Image.fromarray(image[:, :, 0] if single else image)
-    resized = np.array(picture.resize((size, size), _RESAMPLING[interpolation], box=edges), dtype=np.uint8)
+    resized = np.array(picture.resize((size, size), RESAMPLING[interpolation], box=edges), dtype=np.uint8)
     return resized[:, :, None] if single else resized

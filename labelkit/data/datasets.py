@@ -12,22 +12,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.decode import (
-    MAX_PIXELS,
-    BadImage,
-    Channels,
-    decode_image,
-    decode_mask,
-    decode_reduced,
-    image_size,
-    lost_content,
-    read_image_file,
-)
+from labelkit.data.decode import BadImage, Channels, EncodedImage, decode_mask, read_image_file
 from labelkit.errors import DatasetError
 
 SPLIT_WORDS: Final = {
@@ -39,84 +29,7 @@ SPLIT_WORDS: Final = {
 """The split that a word means, in small letters, wherever one is read; the values are in the order of splits."""
 
 
-class EncodedImage:
-    """One image in its stored form: the bytes of a file, or the pixels of an array.
-
-    Args:
-        content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
-        max_pixels: width times height allowed of a file.
-    """
-
-    def __init__(self, content: bytes | NDArray[np.uint8], max_pixels: float = MAX_PIXELS) -> None:
-        self._content = content
-        self._max_pixels = max_pixels
-
-    @property
-    def sha256(self) -> bytes:
-        """Compute the SHA-256 digest of the file, or of the pixels in C order, as 32 bytes."""
-        content = self._content
-        return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
-
-    @property
-    def size(self) -> int:
-        """Size of the file or of the pixels in bytes."""
-        return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
-
-    def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
-        """Decode the image to (h, w, channels) uint8 pixels, possibly downscaled if ``least_side`` allows it.
-
-        Raises:
-            BadImage: see :func:`labelkit.data.decode.decode_image`.
-        """
-        if isinstance(self._content, bytes):
-            return decode_image(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
-        return self._stored(channels)
-
-    def decode_reduced(self, channels: Channels, least_side: int | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """Decode the image, shrinking very large ones, and return the pixels with the full height and width.
-
-        See :func:`labelkit.data.decode.decode_reduced`.
-
-        Raises:
-            BadImage: see :func:`labelkit.data.decode.decode_image`.
-        """
-        if isinstance(self._content, bytes):
-            return decode_reduced(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
-        return self._stored(channels), (self._content.shape[0], self._content.shape[1])
-
-    def full_size(self) -> tuple[int, int]:
-        """Read height and width of the image from the header of its file.
-
-        Raises:
-            BadImage: see :func:`labelkit.data.decode.image_size`.
-        """
-        if isinstance(self._content, bytes):
-            return image_size(self._content, max_pixels=self._max_pixels)
-        return self._content.shape[0], self._content.shape[1]
-
-    def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty."""
-        if isinstance(self._content, bytes):
-            return lost_content(self._content, pixels, max_pixels=self._max_pixels)
-        return None
-
-    def with_limit(self, max_pixels: float) -> EncodedImage:
-        """Return the same image with another limit on the number of pixels."""
-        return EncodedImage(self._content, max_pixels)
-
-    def _stored(self, channels: Channels) -> NDArray[np.uint8]:
-        """Pixels that were never encoded."""
-        assert not isinstance(self._content, bytes)
-        stored = self._content.shape[2]
-        if channels == stored:
-            return self._content.copy()
-        if channels == 3:
-            return np.repeat(self._content, 3, axis=2)
-        from PIL import Image
-
-        return np.array(Image.fromarray(self._content).convert("L"), dtype=np.uint8)[:, :, None]
-
-
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -132,15 +45,35 @@ class RowSource(Protocol[T_co]):
         """
         ...
 
-    def select(self, rows: NDArray[np.int64]) -> RowSource[T_co]:
-        """Return a source of the items at the given indices, in that order."""
-        ...
-
 
 ImageSource = RowSource[EncodedImage]
 """Images as they are stored."""
 MaskSource = RowSource[NDArray[np.uint8]]
 """(h, w) masks: classes, or objects of a film, 255 = ignore."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectedSource(Generic[T]):
+    """Some items of another source, in another order.
+
+    Attributes:
+        source: the other one.
+        rows: (n,) int64, which of its items each is.
+    """
+
+    source: RowSource[T]
+    rows: NDArray[np.int64]
+
+    def read(self, index: int) -> T:
+        """Read the item at ``index``; raises what the other source raises."""
+        return self.source.read(int(self.rows[index]))
+
+
+def select_source(source: RowSource[T], rows: NDArray[np.int64]) -> SelectedSource[T]:
+    """Return a source of the items at the given indices, in that order."""
+    if isinstance(source, SelectedSource):
+        return SelectedSource(source.source, source.rows[rows])
+    return SelectedSource(source, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +87,6 @@ class FileSource:
         """Read the image file at ``index``, or raise :class:`BadImage`."""
         return EncodedImage(read_image_file(self.root / self.sample_ids[index]))
 
-    def select(self, rows: NDArray[np.int64]) -> FileSource:
-        """Return a source of the files at the given indices."""
-        return FileSource(self.root, tuple(self.sample_ids[row] for row in rows))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource:
@@ -169,10 +98,6 @@ class ArraySource:
         """Return the image at ``index``."""
         return EncodedImage(self.images[index])
 
-    def select(self, rows: NDArray[np.int64]) -> ArraySource:
-        """Return a source of the images at the given indices."""
-        return ArraySource(self.images[rows])
-
 
 @dataclass(frozen=True, slots=True)
 class LimitedSource:
@@ -183,11 +108,9 @@ class LimitedSource:
 
     def read(self, index: int) -> EncodedImage:
         """Read the image at ``index``, or raise :class:`BadImage`."""
-        return self.source.read(index).with_limit(self.max_pixels)
-
-    def select(self, rows: NDArray[np.int64]) -> LimitedSource:
-        """Return a source of the images at the given indices."""
-        return LimitedSource(self.source.select(rows), self.max_pixels)
+        encoded = self.source.read(index)
+        encoded.max_pixels = self.max_pixels
+        return encoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,9 +217,9 @@ class ImageDataset:
             labels=self.labels[index],
             given=self.given[index],
             splits=self.splits[index],
-            source=self.source.select(index),
+            source=select_source(self.source, index),
             draw_order=None if self.draw_order is None else self.draw_order[index],
-            masks=None if self.masks is None else self.masks.select(index),
+            masks=None if self.masks is None else select_source(self.masks, index),
             objects=None if self.objects is None else self.objects.select(index),
             presence=None if self.presence is None else self.presence[index],
         )
@@ -417,7 +340,7 @@ def numbered_listing(
         class_names=tuple(class_names),
         splits=splits[order].astype(np.int16),
         split_names=tuple(split_names),
-        source=source if bool((np.diff(order) == 1).all()) else source.select(order),
+        source=source if bool((np.diff(order) == 1).all()) else select_source(source, order),
         draw_order=order if listed else None,
         **facts,
     )
@@ -529,11 +452,6 @@ class JoinedSource:
         """Read the item at ``index`` from the source that holds it."""
         return self.first.read(index) if index < self.num_first else self.second.read(index - self.num_first)
 
-    def select(self, rows: NDArray[np.int64]) -> JoinedSource:
-        """Return a source of the items at the given increasing indices."""
-        split = int(np.searchsorted(rows, self.num_first))
-        return JoinedSource(self.first.select(rows[:split]), self.second.select(rows[split:] - self.num_first), split)
-
 
 def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
     """Concatenate a set of object images and a set of scenes for training, dropping the labels of the scenes.
@@ -596,7 +514,7 @@ class FileMasks:
         try:
             values = decode_mask(read_image_file(path))
         except BadImage as bad:
-            raise DatasetError(str(path), bad.reason, "Masks are PNG files with one number per pixel.") from bad
+            raise DatasetError(str(path), bad.reason, "Use PNG files with one class number per pixel.") from bad
         classes = self.table[values]
         if classes.min() == _MEANINGLESS:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
@@ -604,13 +522,9 @@ class FileMasks:
                 str(path),
                 f"value {values[row, column]} in row {row}, column {column} is not a class; known values: "
                 f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
-                "Is it the mask of another data set, or a rendering of a mask?",
+                "Check whether it belongs to another data set or is a rendering of a mask.",
             )
         return classes.astype(np.uint8)
-
-    def select(self, rows: NDArray[np.int64]) -> FileMasks:
-        """Return a source of the masks at the given indices."""
-        return FileMasks(self.root, tuple(self.files[row] for row in rows), self.table)
 
 
 def _ranges(values: NDArray[np.int64]) -> str:
@@ -627,18 +541,18 @@ def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDA
     """
     if dataset.masks is None:
         raise DatasetError(
-            dataset.name, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
         )
     sample_id = dataset.sample_ids[index]
     try:
         pixels = dataset.source.read(index).decode(dataset.in_channels)
     except BadImage as bad:
-        raise DatasetError(sample_id, bad.reason, "Repair it or take it out of the set.") from bad
+        raise DatasetError(sample_id, bad.reason, "Repair the image, or remove it.") from bad
     mask = dataset.masks.read(index)
     if mask.shape != pixels.shape[:2]:
         raise DatasetError(
             sample_id if dataset.root is None else str(dataset.root / sample_id),
             f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
-            "Masks must be as large as their images; was one of them resized?",
+            "Check whether one of them was resized: masks must be as large as their images.",
         )
     return pixels, mask

@@ -6,6 +6,7 @@ made. Every file is decoded to its end, since headers of truncated files look he
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import warnings
@@ -34,7 +35,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from labelkit.files import NotRegularError, open_regular
+from labelkit.files import open_regular
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
@@ -62,8 +63,9 @@ MAX_PIXELS: Final = 250e6
 _WHOLE_PIXELS: Final = 64e6
 # Range of values, of 255, below which there is next to nothing to see.
 _FLAT: Final = 16
-_PNG: Final = b"\x89PNG\r\n\x1a\n"
 MAX_FILE_BYTES: Final = 1 << 30
+# No pixel depends on the texts of a PNG, so that large ones are no reason to refuse it.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = 1 << 28
 
 _ORIENTATION_TAG: Final = 0x0112
 _TRANSPOSE: Final = {
@@ -75,14 +77,6 @@ _TRANSPOSE: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_TURNS: Final = frozenset(
-    (
-        Image.Transpose.TRANSPOSE,
-        Image.Transpose.ROTATE_270,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    )
-)
 _BITS_PER_SAMPLE_TAG: Final = 258
 _PHOTOMETRIC_TAG: Final = 262
 
@@ -128,12 +122,8 @@ def read_image_file(path: Path) -> bytes:
             if size > MAX_FILE_BYTES:
                 raise BadImage(f"file of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
             content = file.read(MAX_FILE_BYTES + 1)
-    except (IsADirectoryError, NotRegularError) as error:
-        raise BadImage("not a regular file") from error
     except FileNotFoundError as error:
         raise BadImage("the file is gone") from error
-    except PermissionError as error:
-        raise BadImage("no permission to read the file") from error
     except OSError as error:
         raise BadImage(f"cannot be read: {error.strerror or error}") from error
     if not content:
@@ -141,88 +131,99 @@ def read_image_file(path: Path) -> bytes:
     return content
 
 
-def decode_image(
-    content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None = None
-) -> NDArray[np.uint8]:
-    """Decode an image file to uint8 pixels, whatever its suffix.
-
-    Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, alpha
-    is laid over white, animations give their first frame. Damaged metadata that does not touch the
-    pixels is ignored.
+class EncodedImage:
+    """One image in its stored form: the bytes of a file, or the pixels of an array.
 
     Args:
-        content: the bytes of a file.
-        channels: 1 (luma of ITU-R 601) or 3 (RGB).
-        max_pixels: width times height allowed, checked before pixels are decoded.
-        least_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
-            several times as fast; ``None``: full size.
-
-    Returns:
-        (h, w, channels) uint8 in ``[0, 255]``.
-
-    Raises:
-        BadImage: not an allowed format, too large, truncated or damaged, float or 32-bit pixels.
-    """
-    return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, max_pixels)[0])
-
-
-def decode_reduced(
-    content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None
-) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Decode an image like ``decode_image``, but shrink images above 64 megapixels by a power of 2.
-
-    Args:
-        content: the bytes of a file.
-        channels: as for ``decode_image``.
-        max_pixels: likewise.
-        least_side: likewise; ``None``: shrink no other images.
-
-    Returns:
-        The pixels, and height and width that the image has in full.
-    """
-    return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, _WHOLE_PIXELS))
-
-
-def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
-    """Read height and width of an image from its header, as ``decode_image`` would return them.
-
-    Raises:
-        BadImage: not an allowed format, too large, or a damaged header.
+        content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
+        max_pixels: width times height allowed of a file, checked before pixels are decoded.
     """
 
-    def size(image: Image.Image) -> tuple[int, int]:
-        # Pillow turns the size of a TIFF when it opens it, of others never
-        turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
-        turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
-        width, height = image.size[::-1] if turned else image.size
-        return height, width
+    def __init__(self, content: bytes | NDArray[np.uint8], max_pixels: float = MAX_PIXELS) -> None:
+        self._content = content
+        self.max_pixels = max_pixels
 
-    return _read(content, max_pixels, size)
+    @property
+    def sha256(self) -> bytes:
+        """Compute the SHA-256 digest of the file, or of the pixels in C order, as 32 bytes."""
+        content = self._content
+        return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
 
+    @property
+    def size(self) -> int:
+        """Size of the file or of the pixels in bytes."""
+        return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
-def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
-    """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
+    def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
+        """Decode the image to uint8 pixels, whatever its suffix.
 
-    Args:
-        content: the bytes of the file.
-        pixels: that it was decoded to.
-        max_pixels: as for ``decode_image``.
-    """
-    if any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):  # a part first, which is fast
-        return None
+        Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, alpha
+        is laid over white, animations give their first frame. Damaged metadata that does not touch the
+        pixels is ignored.
 
-    def look(image: Image.Image) -> str | None:
-        image.load()
-        if _is_transparent(image) and np.ptp(np.asarray(image.convert("RGBA"))[..., 3]) > _FLAT:
-            return "white on transparent, which becomes white on white: lay them over another color"
-        bits = content[24] if image.format == "PNG" else 16 if image.mode.startswith("I") else 8
-        if isinstance(image, TiffImagePlugin.TiffImageFile):
-            bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (8,))[0]
-        if bits == 16 and np.ptp(np.asarray(image)) > 0:
-            return "16-bit values in less than a sixteenth of their range: scale them to all of it"
-        return None
+        Args:
+            channels: 1 (luma of ITU-R 601) or 3 (RGB).
+            least_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
+                several times as fast; ``None``: full size.
 
-    return _read(content, max_pixels, look)
+        Returns:
+            (h, w, channels) uint8 in ``[0, 255]``.
+
+        Raises:
+            BadImage: not an allowed format, too large, truncated or damaged, float or 32-bit pixels.
+        """
+        return self._decode(channels, least_side, self.max_pixels)[0]
+
+    def decode_reduced(
+        self, channels: Channels, least_side: int | None = None
+    ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """Decode the image like ``decode``, but shrink images above 64 megapixels by a power of 2.
+
+        Args:
+            channels: as for ``decode``.
+            least_side: likewise; ``None``: shrink no other images.
+
+        Returns:
+            The pixels, and height and width that the image has in full.
+        """
+        return self._decode(channels, least_side, _WHOLE_PIXELS)
+
+    def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
+        """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
+
+        Args:
+            pixels: what the image was decoded to.
+        """
+        content = self._content
+        if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
+            return None  # a part first, which is fast
+
+        def look(image: Image.Image) -> str | None:
+            image.load()
+            if _is_transparent(image) and np.ptp(np.asarray(image.convert("RGBA"))[..., 3]) > _FLAT:
+                return "white on transparent, which becomes white on white: lay them over another color"
+            bits = content[24] if image.format == "PNG" else 16 if image.mode.startswith("I") else 8
+            if isinstance(image, TiffImagePlugin.TiffImageFile):
+                bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (8,))[0]
+            if bits == 16 and np.ptp(np.asarray(image)) > 0:
+                return "16-bit values in less than a sixteenth of their range: scale them to all of it"
+            return None
+
+        return _read(content, self.max_pixels, look)
+
+    def _decode(
+        self, channels: Channels, least_side: int | None, most_pixels: float
+    ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        stored = self._content
+        if isinstance(stored, bytes):
+            return _read(stored, self.max_pixels, lambda image: _decode(image, channels, least_side, most_pixels))
+        if channels == stored.shape[2]:
+            pixels = stored.copy()
+        elif channels == 3:
+            pixels = np.repeat(stored, 3, axis=2)
+        else:
+            pixels = np.array(Image.fromarray(stored).convert("L"), dtype=np.uint8)[:, :, None]
+        return pixels, pixels.shape[:2]
 
 
 def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -> T:
@@ -230,39 +231,17 @@ def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -
     if not content:
         raise BadImage("empty file")
     try:
-        try:
-            with _open_checked(content, max_pixels) as image:
-                return work(image)
-        except ValueError:  # such as Pillow's, of texts in a PNG that are too large for it
-            if not content.startswith(_PNG):
-                raise
-            with _open_checked(_without_texts(content), max_pixels) as image:
-                return work(image)
+        with _open_checked(content, max_pixels) as image:
+            return work(image)
     except (BadImage, MemoryError):
         raise
+    except UnidentifiedImageError as error:
+        raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)") from error
     except Exception as error:
-        raise _bad_image(error) from error
-
-
-def _without_texts(content: bytes) -> bytes:
-    """Return a PNG without texts and color profile, which no pixel depends on."""
-    kept, start = [_PNG], len(_PNG)
-    while start < len(content):
-        end = start + 12 + int.from_bytes(content[start : start + 4])
-        if content[start + 4 : start + 8] not in (b"tEXt", b"zTXt", b"iTXt", b"iCCP"):
-            kept.append(content[start:end])
-        start = end
-    return b"".join(kept)
-
-
-def _bad_image(error: Exception) -> BadImage:
-    """Say what Pillow tripped over."""
-    if isinstance(error, UnidentifiedImageError):
-        return BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)")
-    # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
-    # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
-    text = " ".join(str(error).split())[:120]
-    return BadImage(f"damaged: {text or type(error).__name__}")
+        # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
+        # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
+        text = " ".join(str(error).split())[:120]
+        raise BadImage(f"damaged: {text or type(error).__name__}") from error
 
 
 def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
@@ -294,7 +273,7 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
         (h, w) uint8.
 
     Raises:
-        BadImage: as for ``decode_image``; or it is compressed with loss, has colors, or more than 8 bits per pixel.
+        BadImage: as ``EncodedImage.decode``; or compressed with loss, in color, or of more than 8 bits per pixel.
     """
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
@@ -325,7 +304,7 @@ def _decode(
         image.draft(None, (width, height))
     image.load()
     # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
-    orientation = _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1))
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     pixels = _scale_16_bit(image) if is_16_bit else image
     while pixels.width * pixels.height > most_pixels:
         if pixels.mode not in ("L", "RGB", "RGBA") or pixels.info.get("transparency") is not None:
@@ -333,12 +312,12 @@ def _decode(
         pixels = pixels.reduce(2)
     pixels = _over_white(pixels).convert("L" if channels == 1 else "RGB")
     shrunk = pixels.size != full
-    if orientation is not None:
-        pixels = pixels.transpose(orientation)
+    if orientation in _TRANSPOSE:
+        pixels = pixels.transpose(_TRANSPOSE[orientation])
     array = np.array(pixels, dtype=np.uint8)
     height, width = array.shape[:2]
     if shrunk:
-        width, height = full[::-1] if orientation in _TURNS else full
+        width, height = full[::-1] if orientation in (5, 6, 7, 8) else full
     return array.reshape(array.shape[0], array.shape[1], channels), (height, width)
 
 

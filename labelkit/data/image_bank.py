@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +51,6 @@ class ImageBank:
         base_size: shorter side that images in memory are resized to, once, bicubic with
             antialiasing; larger images always, smaller ones if the result has 2 GiB at most. For
             training: a view that resizes again then differs a little from one of the original.
-        num_threads: threads that decode; by default one per CPU core, at most 8.
 
     Attributes:
         dataset: the listing.
@@ -62,12 +62,7 @@ class ImageBank:
         lost: how it came that pixels keep next to nothing of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
-        image_size: height and width of the originals if all are equal, else ``None``.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros of images that are made up.
-        file_sizes: (len(dataset),) uint64 bytes of them.
-
-    Raises:
-        ValueError: rows out of range or not strictly increasing.
     """
 
     def __init__(
@@ -78,23 +73,16 @@ class ImageBank:
         *,
         device: str | torch.device = "cpu",
         base_size: int | None = None,
-        num_threads: int | None = None,
     ) -> None:
         listed = np.arange(len(dataset)) if rows is None else np.asarray(rows, dtype=np.int64)
-        if listed.ndim != 1 or bool((np.diff(listed) <= 0).any()):
-            raise ValueError("rows must be one strictly increasing list")
-        if len(listed) and (listed[0] < 0 or listed[-1] >= len(dataset)):
-            raise ValueError(f"rows reach from {listed[0]} to {listed[-1]}, the data set has {len(dataset)}")
         self.dataset = dataset
         self.channels = channels
         self.device = torch.device(device)
         self.listed_rows: NDArray[np.int64] = listed.astype(np.int64)
         self.bad: dict[int, str] = {}
         self.lost: dict[int, str] = {}
-        self.image_size: tuple[int, int] | None = None
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
-        self.file_sizes = np.zeros(len(dataset), dtype=np.uint64)
-        pixels = self._decode_all(num_threads or min(8, os.cpu_count() or 1))
+        pixels = self._decode_all()
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
         if pixels is not None:
@@ -104,50 +92,43 @@ class ImageBank:
         self._slots = np.full(len(dataset), -1, dtype=np.int64)
         self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
 
-    def _decode_all(self, num_threads: int) -> NDArray[np.uint8] | None:
+    def _decode_all(self) -> NDArray[np.uint8] | None:
         """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
 
-        def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | str]:
-            found: list[NDArray[np.uint8] | str] = []
+        def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
+            """Return the pixels of small images, ``None`` for larger ones, an empty array for bad ones."""
+            found: list[NDArray[np.uint8] | None] = []
             for row in rows.tolist():
                 try:
                     encoded = self.dataset.source.read(row)
-                    image, full = encoded.decode_reduced(self.channels, None)
+                    image, full = encoded.decode_reduced(self.channels)
                     lost = encoded.lost_content(image)
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
-                    self.file_sizes[row] = encoded.size
                 except BadImage as bad:
-                    found.append(bad.reason)
-                else:
-                    if lost is not None:
-                        self.lost[row] = lost
-                    # Large pixels are dropped at once, only their shape is of use.
-                    small = max(full) <= SMALL_SIDE
-                    found.append(image if small else np.broadcast_to(np.uint8(0), (*full, self.channels)))
+                    self.bad[row] = bad.reason
+                    found.append(np.zeros(0, dtype=np.uint8))
+                    continue
+                if lost is not None:
+                    self.lost[row] = lost
+                found.append(image if max(full) <= SMALL_SIDE else None)
             return found
 
+        n = len(self.listed_rows)
         pixels: NDArray[np.uint8] | None = None
-        shape: tuple[int, ...] | None = None
-        equal = True
-        starts = range(0, len(self.listed_rows), _READ_CHUNK)
-        chunks = [self.listed_rows[start : start + _READ_CHUNK] for start in starts]
-        with ThreadPoolExecutor(num_threads) as pool:
-            for start, found in zip(starts, pool.map(decode, chunks), strict=True):
-                for offset, image in enumerate(found):
-                    if isinstance(image, str):
-                        self.bad[int(self.listed_rows[start + offset])] = image
-                        continue
-                    if shape is None:
-                        shape = image.shape
-                        needed = len(self.listed_rows) * image.size
-                        if max(shape[:2]) <= SMALL_SIDE and needed <= MEMORY_BYTES:
-                            pixels = np.zeros((len(self.listed_rows), *shape), dtype=np.uint8)
-                    if image.shape != shape:
-                        equal, pixels = False, None
-                    if pixels is not None:
-                        pixels[start + offset] = image
-        if shape is not None and equal:
-            self.image_size = (shape[0], shape[1])
+        fits = True
+        chunks = [self.listed_rows[start : start + _READ_CHUNK] for start in range(0, n, _READ_CHUNK)]
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for place, image in enumerate(chain.from_iterable(pool.map(decode, chunks))):
+                if image is not None and not image.size:
+                    continue
+                if image is not None and fits and pixels is None and n * image.size <= MEMORY_BYTES:
+                    pixels = np.zeros((n, *image.shape), dtype=np.uint8)
+                fits = fits and image is not None and pixels is not None and image.shape == pixels.shape[1:]
+                if image is not None and pixels is not None and fits:
+                    pixels[place] = image
+                else:
+                    pixels = None
+        self.bad = dict(sorted(self.bad.items()))
         return pixels
 
     @property
@@ -179,10 +160,10 @@ class ImageBank:
             shown.append(f"and {len(self.bad) - len(shown)} more")
         raise DatasetError(
             self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read, allowed are {percent(max_bad)} %\n  "
+            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)} % are allowed\n  "
             + "\n  ".join(shown)
             + "\n",
-            "Mend or remove them, or allow more with --max-bad.",
+            "Repair or remove these images, or allow more with --max-bad.",
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
@@ -248,10 +229,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     size = (base_size * height // shorter, base_size * width // shorter)
     if base_size > shorter and n * c * size[0] * size[1] > MEMORY_BYTES:
         return images
-    resized = torch.empty((n, c, *size), dtype=torch.uint8)
-    for start in range(0, n, 1024):
-        resized[start : start + 1024] = resize_images(images[start : start + 1024], *size, "bicubic").to(torch.uint8)
-    return resized
+    return resize_images(images, *size, "bicubic")
 
 
 def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
@@ -320,7 +298,6 @@ class CachedViewBank(ImageBank):
         self.channels = bank.channels
         self.device = bank.device
         self.listed_rows, self.rows, self.bad = bank.listed_rows, bank.rows, bank.bad
-        self.image_size = bank.image_size
         self.images = None
         self._parts = parts
         self._kinds, self._followers = tuple(kinds), tuple(followers)
@@ -401,7 +378,6 @@ class RowBank(ImageBank):
         self.device = torch.device(device)
         self.listed_rows = self.rows = np.arange(len(dataset), dtype=np.int64)
         self.bad = {}
-        self.image_size = None
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8) if sha256 is None else sha256
         self.images = torch.from_numpy(rows).to(self.device)
         self._stored, self._stored_rows = stored, stored_rows
@@ -450,8 +426,8 @@ class RowBank(ImageBank):
         """Yield (b, d) float32 of length 1 for each view that is stored."""
         if not kinds:
             return
-        if self._stored is None or self._stored_rows is None:
-            raise ValueError("no views are stored")
+        assert self._stored is not None
+        assert self._stored_rows is not None
         drawn = draw_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)

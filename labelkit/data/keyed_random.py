@@ -125,8 +125,6 @@ class Draws:
 
     def _mixed(self, kind: str, view: int, purpose: str) -> NDArray[np.uint64]:
         index = np.asarray(self.keys, dtype=np.int64)
-        if index.ndim != 1:
-            raise ValueError(f"keys have shape {index.shape}, must be (b,)")
         return _splitmix64(index.view(np.uint64) ^ _base(kind, self.seed, self.epoch, view, purpose))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -76,7 +76,6 @@ class TrainLoader:
 
     Raises:
         ConfigError: the batch size is not a multiple of the processes, or above an epoch's draws.
-        ValueError: labels do not belong to the data set; images in memory are too large for a view.
     """
 
     def __init__(
@@ -95,13 +94,11 @@ class TrainLoader:
         first_epoch: int = 0,
         pairing: Pairing | None = None,
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size} processes")
         if batch_size < 1 or batch_size % world_size:
             raise ConfigError(
                 "--batch-size",
                 f"{batch_size} cannot be divided among {world_size} processes",
-                "Use a multiple of them.",
+                "Use a multiple of the number of processes.",
             )
         if len(sampler) < batch_size:
             raise ConfigError(
@@ -110,8 +107,6 @@ class TrainLoader:
                 "Use a smaller batch.",
             )
         self._labels = np.array(labels, dtype=np.int64)
-        if self._labels.shape != (len(bank.dataset),):
-            raise ValueError(f"labels have shape {self._labels.shape}, the data set has {len(bank.dataset)} rows")
         self._bank = bank
         self._views = views
         self._sampler = sampler
@@ -148,13 +143,10 @@ class TrainLoader:
                 yield BatchPlan(rows[batch], Draws(self._seed, epoch, keys[batch]), views, pairs=pairs)
 
         for plan, made, geometry in planned_views(self._bank, plans, self._normalize, self._reader):
-            yield self._batch(plan, made, geometry)
-
-    def _batch(self, plan: BatchPlan, views: tuple[Tensor, ...], geometry: tuple[Any, ...]) -> Batch:
-        host = HostBatch(self._labels[plan.rows], plan.rows.copy())
-        links = [] if plan.pairs is None else [plan.pairs.links.copy()]
-        labels, rows, *sent = send_all((host.labels, host.sample_index, *links), self._bank.device)
-        return Batch(views, labels, rows, geometry, sent[0] if sent else None, host)
+            host = HostBatch(self._labels[plan.rows], plan.rows.copy())
+            links = [] if plan.pairs is None else [plan.pairs.links.copy()]
+            labels, sent_rows, *sent = send_all((host.labels, host.sample_index, *links), self._bank.device)
+            yield Batch(made, labels, sent_rows, geometry, sent[0] if sent else None, host)
 
 
 PlannedViews = tuple[BatchPlan, tuple[Tensor, ...], tuple[ViewGeometry, ...]]
@@ -179,15 +171,11 @@ def planned_views(
             yield plan, *bank.make_views(plan.rows, plan.draws, plan.views, normalize=normalize, pairs=plan.pairs)
         return
     for plan, crops in zip(plans(), reader.read(plans()), strict=True):
-        finished = list(_finished(plan, _checked(bank, crops), bank.device, normalize))
+        if crops.bad:
+            row, reason = crops.bad[0]
+            raise DatasetError(bank.dataset.sample_ids[row], f"can no longer be read: {reason}", "Restore the file.")
+        finished = list(_finished(plan, crops, bank.device, normalize))
         yield plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished)
-
-
-def _checked(bank: ImageBank, crops: Crops) -> Crops:
-    if crops.bad:
-        row, reason = crops.bad[0]
-        raise DatasetError(bank.dataset.sample_ids[row], f"can no longer be read: {reason}", "Restore the file.")
-    return crops
 
 
 def _finished(
@@ -248,7 +236,7 @@ class EvalLoader:
         reader: of the images of a data set, for several loaders one after the other; by default one of its own.
         rank: number of this process.
         world_size: number of processes.
-        identify: also return digests and sizes of what was read.
+        identify: also return digests and sizes of what was read, of images that are decoded on the fly.
         seed: of a view with randomness; without one the view must have none.
         epoch: the other key of its random numbers.
         fast_decode: let the JPEG decoder shrink images to sides at least twice what the view needs; images in memory
@@ -258,8 +246,7 @@ class EvalLoader:
         keys: (n,) int64 keys of the random numbers of each row of the data set; default: the row itself.
 
     Raises:
-        ValueError: the view has randomness and there is no seed, the batch size is not positive, or further views are
-            asked for of images in memory or of shrunk ones.
+        ValueError: the view has randomness and there is no seed.
     """
 
     def __init__(
@@ -284,8 +271,6 @@ class EvalLoader:
         more_views: Sequence[ViewSpec] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        if batch_size < 1 or not 0 <= rank < world_size:
-            raise ValueError(f"batch_size is {batch_size}, must be positive; rank {rank} of {world_size} processes")
         if seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):
@@ -304,8 +289,6 @@ class EvalLoader:
         self._seed, self._epoch = seed or 0, epoch
         self._least_side = 2 * view.resized_side if fast_decode else None
         self._more, self._keys = tuple(more_views), keys
-        if self._more and (seed is None or fast_decode or self._bank is not None):
-            raise ValueError("further views need a seed, and whole images that are decoded on the fly")
         batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
         if join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
@@ -346,9 +329,4 @@ class EvalLoader:
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
         draws = Draws(self._seed, self._epoch, rows)
         (image,), _ = bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
-        bad = [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad]
-        if not self._identify:
-            return EvalBatch(image, rows, bad)
-        sizes = np.tile(np.array(bank.image_size, dtype=np.uint32), (len(rows), 1))
-        sizes[[row in bank.bad for row in rows.tolist()]] = 0
-        return EvalBatch(image, rows, bad, (), bank.sha256[rows], bank.file_sizes[rows], sizes)
+        return EvalBatch(image, rows, [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad])

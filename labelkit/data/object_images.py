@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -64,7 +64,7 @@ class ExamplePlan:
             raise DatasetError(
                 self.name,
                 f"the image has {width} x {height} pixels, its annotation says {self.size[1]} x {self.size[0]}",
-                "Boxes are in pixels of the image: check whether it was resized or rotated.",
+                "Check whether the image was resized or rotated: boxes are in its pixels.",
             )
 
 
@@ -81,13 +81,12 @@ class Example:
     target: dict[str, Tensor]
 
 
-def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[], None]) -> None:
-    """Check that images are as large as their annotations say, from headers alone, before hours of work.
+def check_sizes(dataset: ImageDataset, rows: Iterable[int]) -> None:
+    """Check that images are as large as their annotations say, before hours of work.
 
     Args:
         dataset: with boxes.
         rows: which images.
-        advance: called after each image.
 
     Raises:
         DatasetError: an image cannot be read, or is not as large as its annotation says.
@@ -95,11 +94,10 @@ def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[]
     for row in rows:
         plan = ExamplePlan.of(dataset, row)
         try:
-            height, width = dataset.source.read(row).full_size()
+            _, (height, width) = dataset.source.read(row).decode_reduced(1, least_side=1)
         except BadImage as bad:
-            raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+            raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
         plan.check(height, width)
-        advance()
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
@@ -111,7 +109,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     try:
         pixels = source.read(plan.row).decode(channels)
     except BadImage as bad:
-        raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+        raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
     height, width = pixels.shape[:2]
     plan.check(height, width)
     step = -1 if plan.mirror else 1
@@ -126,21 +124,12 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
         "labels": torch.from_numpy(plan.objects.labels + 1),
     }
     if plan.masks:
-        outlined = outline_masks(plan.name, plan.objects, height, width)
+        try:
+            outlined = rasterize(plan.objects.outlines or (), height, width)
+        except ValueError as error:
+            raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
         target["masks"] = torch.from_numpy(np.ascontiguousarray(outlined[:, :, ::step]))
     return Example(image, target)
-
-
-def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArray[np.uint8]:
-    """Convert the outlines of an image's objects to masks (m, h, w).
-
-    Raises:
-        DatasetError: an outline cannot be read.
-    """
-    try:
-        return rasterize(objects.outlines or (), height, width)
-    except ValueError as error:
-        raise DatasetError(name, str(error), "Mend its annotation, or take it out.") from error
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
@@ -170,7 +159,7 @@ def require_pycocotools(why: str) -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "pip install pycocotools.") from error
+        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "Run `pip install pycocotools`.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
@@ -205,7 +194,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
     if isinstance(outline, list):
         parts = [part for part in outline if _is_polygon(part)]
         if not parts or len(parts) < len(outline):
-            raise ValueError("segmentation is no list of polygons of three points or more")
+            raise ValueError("segmentation is not a list of polygons with at least three points")
         merged: Encoded = mask.merge(mask.frPyObjects(parts, height, width))
         return merged
     if not isinstance(outline, dict) or outline.get("size") != [height, width]:

@@ -99,7 +99,7 @@ def find_paths(
         raise DatasetError(
             str(table),
             f"{len(ambiguous)} of {len(listed)} paths fit several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
-            "Write these paths from the folder of the images on.",
+            "Write these paths relative to the image folder.",
         )
     return FoundPaths(places, unknown)
 
@@ -123,18 +123,16 @@ class _Ids:
 
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
         self._exact = {**spellings, **{escaped_path(name): place for place, name in enumerate(sample_ids)}}
-        self._by_key: dict[str, list[int]] = defaultdict(list)
-        self._by_stem: dict[str, list[int]] = defaultdict(list)
-        self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        self._by_stem_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        # by the whole path and by its last part: as written, then without suffix
+        self._wholes: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
+        self._bases: list[dict[str, list[tuple[str, int]]]] = [defaultdict(list), defaultdict(list)]
         for place, name in enumerate(sample_ids):
             key = _key(escaped_path(name))
-            for written, by_key, by_base in (
-                (key, self._by_key, self._by_base),
-                (posixpath.splitext(key)[0], self._by_stem, self._by_stem_base),
+            for written, wholes, bases in zip(
+                (key, posixpath.splitext(key)[0]), self._wholes, self._bases, strict=True
             ):
-                by_key[written].append(place)
-                by_base[written.rsplit("/", 1)[-1]].append((written, place))
+                wholes[written].append(place)
+                bases[written.rsplit("/", 1)[-1]].append((written, place))
 
     def named(self, path: str) -> list[int]:
         """Return the positions of all images whose id is this path, up to suffix and Unicode form."""
@@ -142,7 +140,7 @@ class _Ids:
         if place is not None:
             return [place]
         key = _key(path)
-        return list(self._by_key.get(key) or self._by_stem.get(key) or ())
+        return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
     def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
         """Return the positions of the images at this path, absolute or relative to the folder of the table."""
@@ -158,8 +156,8 @@ class _Ids:
         if key.startswith(("..", "/")):
             return []
         base = key.rsplit("/", 1)[-1]
-        found = [place for name, place in self._by_base.get(base, ()) if name.endswith("/" + key)]
-        return found or [place for name, place in self._by_stem_base.get(base, ()) if name.endswith("/" + key)]
+        found = ([place for name, place in bases.get(base, ()) if name.endswith("/" + key)] for bases in self._bases)
+        return next(filter(None, found), [])
 
     def moved(self, path: str) -> dict[str, int]:
         """Return the images whose id ends an absolute path, maybe of another machine, by the folder before it."""

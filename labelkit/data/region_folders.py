@@ -6,12 +6,14 @@ Source of the format of boxes: https://cocodataset.org/#format-data (object dete
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, NonNegativeFloat, ValidationError
 
 from labelkit.data.datasets import (
     IGNORE,
@@ -28,12 +30,40 @@ from labelkit.data.datasets import (
 from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
-from labelkit.files import read_json
+from labelkit.files import MAX_JSON_BYTES, read_bytes
 
 ANNOTATIONS: Final = "annotations"
 _FILES: Final = "instances_*.json"
 _YEAR: Final = re.compile(r"\d{4}$")
-_REMEDY: Final = "Compare it with https://cocodataset.org/#format-data."
+_REMEDY: Final = "Compare the file with https://cocodataset.org/#format-data."
+
+
+class _Category(BaseModel, strict=True):
+    id: int
+    name: str
+
+
+class _Image(BaseModel, strict=True):
+    id: int
+    file_name: str
+    height: int = 0
+    width: int = 0
+
+
+class _Annotation(BaseModel, strict=True, allow_inf_nan=False):
+    id: Any = "?"
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, NonNegativeFloat, NonNegativeFloat]
+    area: float | None = None
+    iscrowd: int = 0
+    segmentation: Any = None
+
+
+class _Table(BaseModel, strict=True):
+    categories: list[_Category] = []
+    images: list[_Image] = []
+    annotations: list[_Annotation] = []
 
 
 class _File(NamedTuple):
@@ -42,8 +72,8 @@ class _File(NamedTuple):
     path: Path
     part: str
     categories: dict[int, str]
-    images: dict[int, dict[str, Any]]
-    objects: dict[int, list[dict[str, Any]]]
+    images: dict[int, _Image]
+    objects: dict[int, list[_Annotation]]
 
 
 def has_instances(root: Path) -> bool:
@@ -81,7 +111,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     for file in read[1:]:
         if file.categories != first.categories:
             problem = f"its categories are not those of {first.path.name}"
-            raise DatasetError(str(file.path), problem, "Give both the same categories.")
+            raise DatasetError(str(file.path), problem, "Use the same categories in both files.")
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
     listed: list[Listed] = []
@@ -89,22 +119,22 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     for file in read:
         folder = _folder(root, file)
         for image, about in file.images.items():
-            sample_id = f"{folder}{about['file_name']}"
+            sample_id = f"{folder}{about.file_name}"
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
-            size = about.get("height", 0), about.get("width", 0)
+            size = about.height, about.width
             known[sample_id] = _objects(file, image, number), size
             outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 raise DatasetError(
                     str(file.path),
-                    f"annotation {entry.get('id', '?')}: bbox {entry['bbox']} lies mostly outside its image of "
+                    f"annotation {entry.id}: bbox {list(entry.bbox)} lies mostly outside its image of "
                     f"{size[1]} x {size[0]} pixels",
-                    "A bbox is left, top, width, height in pixels; remove it, or correct it.",
+                    "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
     if not any(len(objects) for objects, _ in known.values()):
         raise DatasetError(str(first.path), "has no boxes", "Download the file of instances, not captions.")
-    remedy = remedy or f"Put the images into {root}, or take them out of the annotations."
+    remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
     objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
@@ -125,75 +155,46 @@ def _folder(root: Path, file: _File) -> str:
 
 def _read(path: Path) -> _File:
     try:
-        value = read_json(path)
+        table = _Table.model_validate_json(read_bytes(path, MAX_JSON_BYTES))
     except OSError as error:
-        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
-    except ValueError as error:
-        raise DatasetError(str(path), f"is not JSON: {error}", "Unpack it again.") from error
-    if not isinstance(value, dict):
-        raise DatasetError(str(path), "is not a JSON object", _REMEDY)
-    categories: dict[int, str] = {}
-    for entry in _entries(path, value, "categories", {"id": int, "name": str}):
-        if entry["id"] in categories or entry["name"] in categories.values():
-            raise DatasetError(str(path), f"names category {entry['id']} ({entry['name']}) twice", _REMEDY)
-        categories[entry["id"]] = entry["name"]
+        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the file again.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DatasetError(str(path), f"{place}: {first['msg']}".removeprefix(": "), _REMEDY) from error
+    for kind, listed in (("category", table.categories), ("image", table.images)):
+        number, count = Counter(entry.id for entry in listed).most_common(1)[0] if listed else (0, 0)
+        if count > 1:
+            raise DatasetError(str(path), f"names {kind} {number} twice", _REMEDY)
+    categories = {entry.id: entry.name for entry in table.categories}
     if not categories:
-        raise DatasetError(str(path), "has no categories", "Boxes need a class to be learned; name the classes.")
-    images: dict[int, dict[str, Any]] = {}
-    for entry in _entries(path, value, "images", {"id": int, "file_name": str}):
-        if entry["id"] in images:
-            raise DatasetError(str(path), f"names image {entry['id']} twice", _REMEDY)
-        if any(type(entry.get(side, 0)) is not int for side in ("height", "width")):
-            raise DatasetError(str(path), f"image {entry['id']}: height and width are not integers", _REMEDY)
-        images[entry["id"]] = entry
-    objects: dict[int, list[dict[str, Any]]] = {}
-    for entry in _entries(path, value, "annotations", {"image_id": int, "category_id": int, "bbox": list}):
-        where = f"annotation {entry.get('id', '?')}"
-        if entry["image_id"] not in images:
-            raise DatasetError(
-                str(path), f"{where} refers to image {entry['image_id']}, which is not in images", "Remove it."
-            )
-        if entry["category_id"] not in categories:
-            raise DatasetError(
-                str(path),
-                f"{where} refers to category {entry['category_id']}, which is not in categories",
-                "Add it, or remove the annotation.",
-            )
-        box = entry["bbox"]
-        if len(box) != 4 or any(type(side) not in (int, float) for side in box) or min(box[2:]) < 0:
-            raise DatasetError(str(path), f"{where}: bbox {box} is not left, top, width, height", _REMEDY)
-        objects.setdefault(entry["image_id"], []).append(entry)
+        raise DatasetError(str(path), "has no categories", "Add the classes of the boxes.")
+    if len(set(categories.values())) < len(categories):
+        raise DatasetError(str(path), "gives two categories one name", _REMEDY)
+    images = {entry.id: entry for entry in table.images}
+    objects: dict[int, list[_Annotation]] = defaultdict(list)
+    for entry in table.annotations:
+        for kind, number, known in (("image", entry.image_id, images), ("category", entry.category_id, categories)):
+            if number not in known:
+                problem = f"annotation {entry.id} refers to {kind} {number}, which is not in the file"
+                raise DatasetError(str(path), problem, "Add the category, or remove the annotation.")
+        objects[entry.image_id].append(entry)
     return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
 
 
-def _entries(path: Path, value: Mapping[str, Any], key: str, kinds: Mapping[str, type]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of one list of the file."""
-    found = value.get(key, [])
-    if not isinstance(found, list):
-        raise DatasetError(str(path), f"{key} is not a list", _REMEDY)
-    for place, entry in enumerate(found):
-        for name, kind in kinds.items():
-            if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
-                raise DatasetError(str(path), f"{key}[{place}]: {name} is missing or not {_WORDS[kind]}", _REMEDY)
-        yield entry
-
-
-_WORDS: Final[Mapping[type, str]] = {int: "an integer", str: "text", list: "a list"}
-
-
 def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
-    entries: Sequence[dict[str, Any]] = file.objects.get(image, ())
+    entries = file.objects.get(image)
     if not entries:
         return no_objects()
-    boxes = np.array([entry["bbox"] for entry in entries], dtype=np.float64)
+    boxes = np.array([entry.bbox for entry in entries], dtype=np.float64)
     boxes[:, 2:] += boxes[:, :2]
-    outlines = tuple(entry.get("segmentation") for entry in entries)
+    outlines = tuple(entry.segmentation for entry in entries)
     sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-    areas = [entry["area"] if type(entry.get("area")) in (int, float) else sizes[i] for i, entry in enumerate(entries)]
+    areas = [sizes[i] if entry.area is None else entry.area for i, entry in enumerate(entries)]
     return Objects(
         boxes,
-        np.array([number[entry["category_id"]] for entry in entries], dtype=np.int64),
-        np.array([bool(entry.get("iscrowd", 0)) for entry in entries]),
+        np.array([number[entry.category_id] for entry in entries], dtype=np.int64),
+        np.array([bool(entry.iscrowd) for entry in entries]),
         np.array(areas, dtype=np.float64),
         outlines if all(outlines) else None,
     )
@@ -229,7 +230,7 @@ def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
     remedy = f"Put images and masks into {root}."
     dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
     meaning, classes = _classes(root)
-    remedy = "Add them, or take the images out."
+    remedy = "Add the masks, or remove the images."
     dataset = attach_masks(dataset, _mask_of, meaning or {i: i for i in range(IGNORE)}, classes, remedy)
     if meaning:
         return dataset

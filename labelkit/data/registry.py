@@ -35,11 +35,11 @@ def check_dataset(name_or_path: str) -> None:
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
     beside = similar_name(Path(name_or_path).expanduser())
     if near:
-        remedy = f"Did you mean {' or '.join(near)}? Or a folder or CSV."
+        remedy = f"Did you mean {' or '.join(near)}? A folder or CSV is also possible."
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
-        remedy = f"Named sets: {', '.join(DATASETS)}. Or a folder or CSV."
+        remedy = f"Pass a folder, a CSV or a named set: {', '.join(DATASETS)}."
     raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
 
 
@@ -72,7 +72,7 @@ def load_dataset(
         DatasetError: nothing of this name, no images, faults in the files.
     """
     if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
-        raise DatasetError(name_or_path, "has no columns, but --label-column names one", "Leave it out.")
+        raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
     if exclude:
         from labelkit.data.folders import exclude_images
@@ -112,7 +112,7 @@ def _load(
         from labelkit.data.folders import load_remote_folder
 
         if name_or_path.lower().endswith(".csv"):
-            remedy = "Give a folder, .tar or .parquet, or fetch the CSV and its images."
+            remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
             raise DatasetError(name_or_path, "is a CSV at an address", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
@@ -127,7 +127,7 @@ def _load(
     if path.suffix.lower() != ".csv" or not path.is_file():
         raise DatasetError(
             name_or_path,
-            "a data set file must be a CSV, or .tar or .parquet",
+            "a data set file must be .csv, .tar or .parquet",
             "Pass a folder of images, a .csv with columns path,label, or archives of images.",
         )
     from labelkit.data.tables import load_csv

@@ -16,11 +16,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from labelkit.data.datasets import EncodedImage
-from labelkit.data.decode import MAX_FILE_BYTES, BadImage
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage
 from labelkit.errors import DatasetError
 
 ATTEMPTS: Final = 3
@@ -85,8 +81,8 @@ class RemoteFile:
             bounds = {} if whole else {"start": start, "end": stop}
             content = system.cat_file(self.path, **bounds, **_limited(system))
             if len(content) == self.size > stop - start:
-                problem = "the server sends the whole file where a part of it is asked for"
-                raise DatasetError(str(self), problem, "Fetch it to a folder.")
+                problem = "the server sends the whole file when only a part is requested"
+                raise DatasetError(str(self), problem, "Download it to a local folder.")
             if len(content) != stop - start:
                 raise OSError(f"{len(content):,} bytes came where {stop - start:,} are listed")
             return bytes(content)
@@ -124,10 +120,6 @@ class RemoteSource:
         except FileNotFoundError as error:
             raise BadImage("the file is gone") from error
 
-    def select(self, rows: NDArray[np.int64]) -> RemoteSource:
-        """Return a source of the files at the given indices."""
-        return RemoteSource(tuple(self.files[row] for row in rows))
-
 
 def find_files(address: str) -> tuple[str, list[RemoteFile]]:
     """List all files below a remote folder.
@@ -142,7 +134,7 @@ def find_files(address: str) -> tuple[str, list[RemoteFile]]:
     found = _persistently(lambda: system.find(path, detail=True, **_limited(system)), address, gone_is_fault=True)
     entries = {name: entry for name, entry in found.items() if entry.get("type") == "file"}
     if not entries:
-        raise DatasetError(address, "no such folder, or it is empty", "Check the address.")
+        raise DatasetError(address, "the folder does not exist or is empty", "Check the address.")
     unsized = [name for name, entry in entries.items() if entry.get("size") is None]
     if unsized:  # a page of links says no sizes
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
@@ -188,8 +180,8 @@ def _entries(system: Any, path: str, is_pattern: bool) -> dict[str, Any]:
 def _file(protocol: str, path: str, entry: dict[str, Any]) -> RemoteFile:
     size = entry.get("size")
     if not isinstance(size, int):
-        problem = "does not say how large it is, so that half a file could not be told from a whole one"
-        raise DatasetError(str(RemoteFile(protocol, path, 0)), problem, "Fetch it to a folder.")
+        problem = "does not state its size, so incomplete downloads could not be detected"
+        raise DatasetError(str(RemoteFile(protocol, path, 0)), problem, "Download it to a local folder.")
     return RemoteFile(protocol, path, size)
 
 
@@ -213,7 +205,7 @@ def _system(protocol: str) -> Any:
         raise DatasetError(where, f"needs a package: {error}", remedy) from error
     except ValueError as error:
         known = "s3, gs, hf, http, https, file"
-        raise DatasetError(where, "is not an address that fsspec supports", f"For example: {known}.") from error
+        raise DatasetError(where, "is not an address that fsspec supports", f"Use, for example, {known}.") from error
 
 
 def _limited(system: Any) -> dict[str, float]:
@@ -236,7 +228,7 @@ def _persistently(work: Callable[[], T], where: str, *, gone_is_fault: bool = Fa
         except FileNotFoundError as error:
             if not gone_is_fault:
                 raise
-            raise DatasetError(where, "no such folder, or it is empty", "Check the address.") from error
+            raise DatasetError(where, "the folder does not exist or is empty", "Check the address.") from error
         except PermissionError as error:
             problem = f"may not be read: {_reason(error)}"
             raise DatasetError(where, problem, "Check the credentials and the permissions of the bucket.") from error

@@ -29,15 +29,6 @@ class Sampler(Protocol):
         ...
 
 
-def _rows(rows: ArrayLike, allowed: int | None = None) -> NDArray[np.int64]:
-    index = np.asarray(rows, dtype=np.int64)
-    if index.ndim != 1 or len(np.unique(index)) != len(index):
-        raise ValueError("rows must be one list without repetitions")
-    if len(index) and (index.min() < 0 or (allowed is not None and index.max() >= allowed)):
-        raise ValueError(f"rows reach from {index.min()} to {index.max()}, there are {allowed} samples")
-    return index
-
-
 class UniformSampler:
     """Sampler that draws every image once per epoch, in random order.
 
@@ -47,7 +38,7 @@ class UniformSampler:
     """
 
     def __init__(self, rows: ArrayLike, *, seed: int) -> None:
-        self._pool = _rows(rows)
+        self._pool = np.asarray(rows, dtype=np.int64)
         self._seed = seed
 
     def __len__(self) -> int:
@@ -85,20 +76,10 @@ class StreamSampler:
         steps: batches of an epoch.
         seed: seed of the run.
         phase: number of the phase.
-
-    Raises:
-        ValueError: no stream, a stream without rows, or a number that is not positive.
     """
 
     def __init__(self, streams: Sequence[Stream], *, steps: int, seed: int, phase: int = 0) -> None:
         self.streams = tuple(stream for stream in streams if stream.per_batch != 0)
-        if not self.streams or steps < 1:
-            raise ValueError(f"a batch needs a stream and an epoch a step, got {len(self.streams)} and {steps}")
-        for stream in self.streams:
-            if stream.per_batch < 0 or not len(_rows(stream.rows)):
-                raise ValueError(
-                    f"stream {stream.name} has {len(stream.rows)} rows for {stream.per_batch} draws of each batch"
-                )
         self.batch_size = sum(stream.per_batch for stream in self.streams)
         self._steps, self._seed, self._phase = steps, seed, phase
 
@@ -135,7 +116,7 @@ class BalancedSampler:
 
     def __init__(self, labeled_mask: ArrayLike, *, seed: int, rows: ArrayLike | None = None) -> None:
         mask = np.asarray(labeled_mask, dtype=np.bool_)
-        pool = np.arange(len(mask)) if rows is None else _rows(rows, len(mask))
+        pool = np.arange(len(mask)) if rows is None else np.asarray(rows, dtype=np.int64)
         self._labeled, self._unlabeled = pool[mask[pool]], pool[~mask[pool]]
         self._seed = seed
 
@@ -185,7 +166,6 @@ class ClassBalancedSampler:
     Raises:
         ConfigError: the batch size is not a multiple of ``per_class``.
         DatasetError: fewer classes than a batch needs.
-        ValueError: neither labels nor rows.
     """
 
     def __init__(
@@ -200,12 +180,10 @@ class ClassBalancedSampler:
         self._seed = seed
         self._members: list[NDArray[np.int64]] = []
         if labels is None:
-            if rows is None:
-                raise ValueError("labels or rows are needed")
-            self._pool = _rows(rows)
+            self._pool = np.asarray(rows, dtype=np.int64)
         else:
             classes = np.asarray(labels, dtype=np.int64)
-            pool = np.arange(len(classes)) if rows is None else _rows(rows, len(classes))
+            pool = np.arange(len(classes)) if rows is None else np.asarray(rows, dtype=np.int64)
             self._pool = pool[classes[pool] >= 0]
             self.relabel(classes)
         self._batches = balanced_draws(len(self._pool), batch_size) // batch_size
@@ -227,7 +205,7 @@ class ClassBalancedSampler:
         if len(members) < self._classes_per_batch:
             raise DatasetError(
                 "labels",
-                f"{len(members)} classes with labels, but a batch needs {self._classes_per_batch}",
+                f"{len(members)} classes have labels, but a batch needs {self._classes_per_batch}",
                 "Use a smaller batch or more images per class.",
             )
         self._members = members

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,12 +24,10 @@ from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
 
 # classes that warnings name
-_NAMED = 5
-_NAMED_OLD = 20
+_NAMED = 20
 
 
-@dataclass(frozen=True, eq=False)
-class Classes:
+class Classes(NamedTuple):
     """Labels of a data set that a split rule may use, with the number and names of classes.
 
     Attributes:
@@ -37,48 +35,29 @@ class Classes:
         given: (n,) bool, labels that may be used.
         count: classes of the data set.
         names: for messages; by default classes are called by their numbers.
-
-    Raises:
-        ValueError: shapes that differ, or a usable label outside of ``[0, count)``.
     """
 
     labels: NDArray[np.int64]
     given: NDArray[np.bool_]
-    count: int
+    count: int  # type: ignore[assignment] # hides the method of tuples
     names: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        labels, given = np.asarray(self.labels, dtype=np.int64), np.asarray(self.given, dtype=np.bool_)
-        if labels.ndim != 1 or given.shape != labels.shape:
-            raise ValueError(f"labels and given have shapes {labels.shape} and {given.shape}, must be equal (n,)")
-        if bool((given & ((labels < 0) | (labels >= self.count))).any()):
-            raise ValueError(f"a given label is outside of [0, {self.count})")
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "given", given)
 
     def title(self, i: int) -> str:
         """Return the name of a class for messages, or its number if it has no name."""
         return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
-def _without_labels(classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
-    counts = np.bincount(classes.labels[labeled], minlength=max(wanted, default=0) + 1)
-    empty = [classes.title(i) for i in wanted if counts[i] == 0]
-    if len(empty) <= _NAMED:
-        return tuple(f"{title} has no labeled image" for title in empty)
-    first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
-    return (f"{len(empty)} of {len(wanted)} classes have no labeled image: {first}, ...",)
-
-
-def _old_without_labels(classes: Classes, old: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
-    """Name the old classes that a draw left without a label, and say what helps if anything does."""
-    missed = [i for i in old if not labeled[classes.labels == i].any()]
+def _without_labels(
+    classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
+) -> tuple[str, ...]:
+    """Name the classes that have no label, and say what helps against a draw that left out some, if anything does."""
+    missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED_OLD])
-    more = ", ..." if len(missed) > _NAMED_OLD else ""
-    told = f"{len(missed)} of {len(old)} old classes without a labeled image: {names}{more}"
-    if labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
+    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
+    more = ", ..." if len(missed) > _NAMED else ""
+    told = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes without a labeled image: {names}{more}"
+    if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         told += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
             "another split seed may reach them"
@@ -107,7 +86,7 @@ def _pick_old(
             "split", f"{problem}; the first missing or extra class: {differ[0]}", "Name each class once."
         )
     if not old:
-        raise DatasetError("split", "no class would be old", "Name at least one.")
+        raise DatasetError("split", "there would be no old class", "Choose at least one old class.")
     return old, new
 
 
@@ -141,13 +120,9 @@ def gcd_split(
             is positive.
     """
     old, new = _pick_old(classes.count, old_classes, num_old_classes, new_classes)
-    if not 0 <= label_ratio <= 1:
-        raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
     pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
     if draw_order is not None:
         ranks = np.asarray(draw_order, dtype=np.int64)
-        if ranks.shape != classes.labels.shape:
-            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.labels.shape}")
         pool = pool[np.argsort(ranks[pool], kind="stable")]
     count = int(label_ratio * len(pool))
     if label_ratio > 0 and count == 0:
@@ -160,7 +135,7 @@ def gcd_split(
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
-    warnings = _old_without_labels(classes, old, labeled)
+    warnings = _without_labels(classes, old, labeled, drawn=True)
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
@@ -178,7 +153,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one per class."
+            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one label per class."
         )
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
@@ -193,7 +168,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
         raise DatasetError(
             "split",
             f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}",
-            "Request fewer.",
+            "Request fewer labels.",
         )
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
@@ -262,8 +237,6 @@ class LabelSplit:
 
     def __post_init__(self) -> None:
         labeled = np.array(self.labeled, dtype=np.bool_)
-        if labeled.ndim != 1:
-            raise ValueError(f"labeled has shape {labeled.shape}, must be (n,)")
         labeled.setflags(write=False)
         object.__setattr__(self, "labeled", labeled)
         if len(set(self.class_order)) != len(self.class_order):
@@ -284,11 +257,9 @@ class LabelSplit:
             (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
 
         Raises:
-            ValueError: lengths differ, or a labeled image has a class that is not old.
+            ValueError: a labeled image has a class that is not old.
         """
         classes = np.asarray(labels, dtype=np.int64)
-        if classes.shape != self.labeled.shape:
-            raise ValueError(f"labels have shape {classes.shape}, the split {self.labeled.shape}")
         shown = classes[self.labeled]
         outside = np.setdiff1d(shown, self.old_classes)
         if len(outside):
@@ -300,13 +271,7 @@ class LabelSplit:
         return result
 
     def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Convert the split to plain JSON values, with labeled images by name.
-
-        Raises:
-            ValueError: ``sample_ids`` has another length.
-        """
-        if len(sample_ids) != len(self.labeled):
-            raise ValueError(f"{len(sample_ids)} sample ids for a split of {len(self.labeled)} images")
+        """Convert the split to plain JSON values, with labeled images by name."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -333,12 +298,7 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
 
     Returns:
         rows to hold out, increasing.
-
-    Raises:
-        ValueError: the share is out of range.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share is {share}, must be in (0, 1)")
     classes = np.asarray(labels, dtype=np.int64)
     values, sizes = np.unique(classes, return_counts=True)
     total = math.ceil(share * len(classes) - 1e-9)
@@ -366,7 +326,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
         raise DatasetError(
             "split",
             f"{len(chosen)} of {count} classes would be held out",
-            "Leave some classes to train on, and some to test.",
+            "Keep some classes for training and some for testing.",
         )
     return chosen
 
@@ -390,7 +350,7 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
         ) from error
     named = [line.strip() for line in lines if line.strip()]
     if not named:
-        raise DatasetError("split", f"{path} names no class", "Write one class per line.")
+        raise DatasetError("split", f"{path} contains no class", "Write one class per line.")
     return named
 
 
@@ -449,8 +409,6 @@ def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray
     Returns:
         rows kept, increasing.
     """
-    if count < 1:
-        raise ValueError(f"count is {count}, must be at least 1")
     seen: dict[tuple[int, int], int] = {}
     kept = []
     for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
@@ -470,8 +428,6 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
 
     Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
     """
-    if not 0 < imbalance_factor <= 1:
-        raise ValueError(f"imbalance_factor is {imbalance_factor}, must be in (0, 1]")
     exponents = np.arange(num_classes) / max(num_classes - 1, 1)
     # The small addend keeps exact integers (500 * 0.01) from falling below themselves.
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)

@@ -32,7 +32,7 @@ from labelkit.data.datasets import (
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import NotRegularError, decode_table, open_regular
+from labelkit.files import decode_table, open_regular
 
 MAX_FAULTS_SHOWN: Final = 10
 _MOST_SHOWN: Final = 200
@@ -373,11 +373,11 @@ def read_table(path: Path) -> bytes:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
                 raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
             return file.read(MAX_TABLE_BYTES)
-    except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Save the table to a file first.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error
+        raise DatasetError(
+            where, f"cannot be read: {reason}", "Check its name and permissions, or save the table to a file first."
+        ) from error
 
 
 NO_LABEL: Final = frozenset(

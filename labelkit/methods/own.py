@@ -50,7 +50,7 @@ def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSp
         for name, spec in table.items():
             _check(source, name, spec)
             if name in found or name in shipped:
-                raise _problem(source, f"calls its method {name!r}, a name that is taken", "Give it another name.")
+                raise _problem(source, f"uses the name {name!r} for its method, which is taken", "Choose another name.")
             found[name] = spec
             sources[name] = where
     return found, sources
@@ -59,14 +59,14 @@ def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSp
 def _imported(source: str) -> ModuleType:
     is_file = source.endswith(".py")
     if is_file and not Path(source).is_file():
-        raise _problem(str(Path(source).absolute()), "no such file", "Name files with methods in it, or unset it.")
+        raise _problem(str(Path(source).absolute()), "no such file", "Set it to files with methods, or unset it.")
     try:
         module = _from_file(Path(source).resolve()) if is_file else import_module(source)
     except (Exception, SystemExit) as error:  # whatever the code of a user raises
         problem = f"cannot be imported: {type(error).__name__}: {error}"
-        raise _problem(source, problem, f"Mend it, or unset {OWN_METHODS_VARIABLE}.") from error
+        raise _problem(source, problem, f"Correct the file, or unset {OWN_METHODS_VARIABLE}.") from error
     if module.__file__ is None:
-        raise _problem(source, "is a folder without a module", "Name the module in it that has the table.")
+        raise _problem(source, "is a folder without a module", "Pass the module with the table.")
     return module
 
 
@@ -102,13 +102,13 @@ def _check(source: str, name: object, spec: object) -> None:
         raise _problem(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
     options, target = spec.options, spec.target
     if not isinstance(options, type) or not issubclass(options, RunConfig):
-        raise _problem(source, f"the options of {name!r} are no class of options", "Extend those of another method.")
+        raise _problem(source, f"the options of {name!r} are not an options class", "Extend those of another method.")
     if options.command != ("train", name):
         problem = f"the options of {name!r} are those of `labelkit {' '.join(options.command)}`"
         raise _problem(source, problem, f'Write `command = ("train", "{name}")` into the class.')
     if not (isinstance(target, type) or (isinstance(target, str) and _TARGET.fullmatch(target))):
         problem = f"the method {name!r} is neither a class nor the name of one"
-        raise _problem(source, problem, 'Give the class, or "module:Class".')
+        raise _problem(source, problem, 'Pass the class, or "module:Class".')
 
 
 def _problem(source: str, problem: str, remedy: str) -> ConfigError:

@@ -1,9 +1,7 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
-from labelkit.metrics.bootstrap import AccuracyIntervals, accuracy_intervals
 from labelkit.metrics.classification import (
     average_precision,
-    confusion_matrix,
     eleven_point_average_precision,
     per_class_accuracy,
     share_interval,
@@ -12,14 +10,12 @@ from labelkit.metrics.classification import (
 )
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
-    adjusted_mutual_information,
-    adjusted_rand_index,
+    accuracy_intervals,
     cluster_accuracy,
     majority_accuracy,
-    normalized_mutual_information,
 )
-from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
-from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
+from labelkit.metrics.discovered import discovery_errors
+from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.segmentation import (
     SegmentationCounts,
     SegmentationScores,
@@ -28,27 +24,18 @@ from labelkit.metrics.segmentation import (
 )
 
 __all__ = [
-    "AccuracyIntervals",
     "ClusterAccuracy",
-    "DiscoveryErrors",
     "RetrievalScores",
     "SegmentationCounts",
     "SegmentationScores",
     "accuracy_intervals",
-    "adjusted_mutual_information",
-    "adjusted_rand_index",
     "average_precision",
     "boundary_accuracy",
     "cluster_accuracy",
-    "confusion_matrix",
     "discovery_errors",
     "eleven_point_average_precision",
     "majority_accuracy",
-    "map_at_r",
-    "normalized_mutual_information",
     "per_class_accuracy",
-    "r_precision",
-    "recall_at_k",
     "region_similarity",
     "score_retrieval",
     "share_interval",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,9 +88,11 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         k: from 1 to c.
 
     Raises:
-        ValueError: shapes that do not fit, NaN, a label or k out of range.
+        ValueError, IndexError: shapes that do not fit, NaN, a label or k out of range.
     """
-    scores, classes = _as_scores(logits, labels)
+    scores, classes = np.asarray(logits), as_ids(labels, "labels")
+    if np.isnan(scores).any():
+        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
     if not 1 <= k <= scores.shape[1]:
         raise ValueError(f"k must be from 1 to {scores.shape[1]} classes, got {k}")
     own = scores[np.arange(len(classes)), classes][:, None]
@@ -99,51 +101,20 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     return float(np.clip((k - above) / tied, 0, 1).mean())
 
 
-def confusion_matrix(predictions: ArrayLike, labels: ArrayLike, num_classes: int | None = None) -> NDArray[np.int64]:
-    """Count samples by true class (rows) and predicted class (columns).
-
-    Args:
-        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest is taken (the
-            first of equals).
-        labels: (n,) integers in ``[0, c)``.
-        num_classes: c; by default the number of logits, or the largest id met + 1.
-
-    Returns:
-        (c, c) int64.
-
-    Raises:
-        ValueError: shapes that do not fit, NaN, or an id out of range.
-    """
-    predicted = np.asarray(predictions)
-    if predicted.ndim == 2:
-        scores, _ = _as_scores(predicted, labels)
-        num_classes = scores.shape[1] if num_classes is None else num_classes
-        predicted = scores.argmax(axis=1)
-    true, predicted = as_ids(labels, "labels"), as_ids(predicted, "predictions")
-    if len(true) != len(predicted):
-        raise ValueError(f"predictions and labels must have the same length, got {len(predicted)} and {len(true)}")
-    if num_classes is None:
-        num_classes = int(max(true.max(), predicted.max())) + 1
-    for name, ids in (("predictions", predicted), ("labels", true)):
-        if ids.max() >= num_classes:
-            raise ValueError(f"{name} must be below num_classes={num_classes}, got {ids.max()}")
-    return contingency(true, predicted, num_clusters=num_classes, num_classes=num_classes)
-
-
-def per_class_accuracy(
-    predictions: ArrayLike, labels: ArrayLike, num_classes: int | None = None
-) -> NDArray[np.float64]:
+def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: int) -> NDArray[np.float64]:
     """Compute the accuracy of each class, (c,) float64; NaN for an absent class.
 
     Args:
-        predictions: as in :func:`confusion_matrix`.
+        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest is taken (the first of equals).
         labels: (n,) integers in ``[0, c)``.
-        num_classes: c; by default as in :func:`confusion_matrix`.
+        num_classes: c.
 
     Raises:
-        ValueError: as in :func:`confusion_matrix`.
+        ValueError: shapes that do not fit, or an id out of range.
     """
-    counts = confusion_matrix(predictions, labels, num_classes)
+    predicted = np.asarray(predictions)
+    predicted = predicted.argmax(axis=1) if predicted.ndim == 2 else predicted
+    counts = contingency(labels, predicted, num_clusters=num_classes, num_classes=num_classes)
     sizes = counts.sum(axis=1)
     accuracy = np.full(len(counts), np.nan)
     np.divide(np.diag(counts), sizes, out=accuracy, where=sizes > 0)
@@ -155,47 +126,35 @@ _RANKS = {10: (3, 7), 100: (36, 71)}
 _MANY_ABOVE, _FEW_BELOW = 100, 20
 
 
-def shot_groups(
-    train_counts: ArrayLike, rule: Literal["auto", "rank", "counts", "none"] = "auto"
-) -> dict[str, NDArray[np.int64]]:
+def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
     """Group classes into many-shot, medium-shot and few-shot by their number of training images.
 
+    Of 10 or 100 classes by the order of their frequency (of equal ones the first), cut at 3 and 7, or 36 and 71 (code
+    of DL2PA); else above 100, 20 to 100, and below 20 images (ImageNet-LT). None if no class has twice the images of
+    another.
+
     Args:
-        train_counts: (c,) training images of each class; classes without any are in no group by ``counts`` but few.
-        rule: ``counts``: above 100, 20 to 100, below 20 (ImageNet-LT); ``rank``: by the order of their frequency (of
-            equal ones the first), cut at 3 and 7 of 10, at 36 and 71 of 100 classes (DL2PA's code), at 30 and 70 %
-            otherwise; ``auto``: rank for 10 or 100 classes, else counts; nothing if no class has twice the images of
-            another.
+        train_counts: (c,) training images of each class.
 
     Returns:
         class ids, increasing, under ``many``, ``medium`` and ``few``; groups without a class are left out.
-
-    Raises:
-        ValueError: a negative count or an unknown rule.
     """
     counts = np.asarray(train_counts, dtype=np.int64)
-    if counts.ndim != 1 or (counts < 0).any():
-        raise ValueError(f"train_counts must be (c,) and not negative, got {counts.shape}")
-    if rule not in ("auto", "rank", "counts", "none"):
-        raise ValueError(f"unknown rule {rule!r}")
-    if rule == "auto" and (not len(counts) or counts.max() < 2 * counts.min()):
-        rule = "none"
-    if rule == "none":
+    if not len(counts) or counts.max() < 2 * counts.min():
         return {}
-    if rule == "counts" or (rule == "auto" and len(counts) not in _RANKS):
-        few, many = counts < _FEW_BELOW, counts > _MANY_ABOVE
-        groups = {"many": many, "medium": ~few & ~many, "few": few}
-        return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
-    order = np.argsort(-counts, kind="stable")
-    first, second = _RANKS.get(len(counts), (round(0.3 * len(counts)), round(0.7 * len(counts))))
-    parts = {"many": order[:first], "medium": order[first:second], "few": order[second:]}
-    return {name: np.sort(part) for name, part in parts.items() if len(part)}
+    if len(counts) in _RANKS:
+        ranks = np.empty(len(counts), dtype=np.int64)
+        ranks[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+        first, second = _RANKS[len(counts)]
+        many, few = ranks < first, ranks >= second
+    else:
+        many, few = counts > _MANY_ABOVE, counts < _FEW_BELOW
+    groups = {"many": many, "medium": ~few & ~many, "few": few}
+    return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
 
 
-def share_interval(
-    hits: int, count: int, *, num_resamples: int, generator: np.random.Generator, level: float = 0.95
-) -> tuple[float, float]:
-    """Compute the bootstrap percentile interval of a proportion.
+def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
+    """Compute the bootstrap percentile interval (95 %) of a proportion, ``hits`` of ``count`` samples.
 
     A sample counts only by whether it is right, so that drawing ``count`` of them again is one binomial number.
 
@@ -204,24 +163,7 @@ def share_interval(
         count: samples, at least 1.
         num_resamples: resamples, at least 1.
         generator: all randomness.
-        level: share of the resamples inside, in (0, 1).
-
-    Raises:
-        ValueError: a number out of its range.
     """
-    if not 0 <= hits <= count or count < 1 or num_resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"{hits} of {count}, {num_resamples} resamples, level {level}")
     shares = generator.binomial(count, hits / count, size=num_resamples) / count
-    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(shares, [(1 - 0.95) / 2, (1 + 0.95) / 2])
     return float(low), float(high)
-
-
-def _as_scores(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    scores, classes = np.asarray(logits), as_ids(labels, "labels")
-    if scores.ndim != 2 or len(scores) != len(classes):
-        raise ValueError(f"logits must have shape ({len(classes)}, c), got {scores.shape}")
-    if np.isnan(scores).any():
-        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
-    if classes.max() >= scores.shape[1]:
-        raise ValueError(f"labels must be below {scores.shape[1]}, the number of logits, got {classes.max()}")
-    return scores, classes

@@ -1,8 +1,8 @@
-"""Score cluster ids against labels: accuracy by matching for old and new classes, NMI, ARI.
+"""Score cluster ids against labels: accuracy by matching, for old and new classes, and its bootstrap intervals.
 
-Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) and of the code
-of "SimGCD" (v2b); error kinds of "Flipped Classroom", Fig. 2 and App. B.3; L. Hubert and
-P. Arabie, "Comparing partitions" (ARI).
+Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) and of the code of "SimGCD" (v2b);
+error kinds of "Flipped Classroom", Fig. 2 and App. B.3; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
+(percentile intervals).
 Departure: the released codes match a square matrix of counts, padded with zeros. All is the same; Old and New can
 differ where several matchings have the same All (``algorithms.matching``).
 """
@@ -10,14 +10,14 @@ differ where several matchings have the same All (``algorithms.matching``).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import as_ids, contingency, match_counts
+from labelkit.algorithms.matching import contingency, match_counts
 
-Protocol = Literal["v2", "v1", "v2b"]
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class ClusterAccuracy:
     """Clustering accuracy over all, old and new classes, after matching clusters to classes.
 
     Attributes:
-        protocol: how the three accuracies were made, see :func:`cluster_accuracy`.
         all_accuracy: over all samples, in [0, 1].
         old_accuracy: over samples of old classes; NaN if there is none.
         new_accuracy: over samples of new classes; NaN if there is none.
@@ -34,8 +33,7 @@ class ClusterAccuracy:
         true_new: new samples given another new class or none, as a share of the new samples.
         false_new: new samples given an old class, as a share of the new samples.
         mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples
-            (or the one handed in), whatever the protocol. The error kinds follow it, so
-            ``1 - old_accuracy = true_old + false_old`` and the same for new hold under v2.
+            (or the one handed in). ``1 - old_accuracy = true_old + false_old``, and the same for new.
         confusion: (k, c) int64, samples per cluster (rows) and class (columns).
         used_clusters: clusters with at least one sample.
         num_samples: samples scored.
@@ -43,7 +41,6 @@ class ClusterAccuracy:
         num_new_samples: the others.
     """
 
-    protocol: Protocol
     all_accuracy: float
     old_accuracy: float
     new_accuracy: float
@@ -60,7 +57,7 @@ class ClusterAccuracy:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers and lists for JSON, with ``None`` in place of NaN."""
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {"protocol": "v2"}
         for name, value in asdict(self).items():
             if isinstance(value, np.ndarray):
                 values[name] = value.tolist()
@@ -72,68 +69,48 @@ class ClusterAccuracy:
 
 
 def cluster_accuracy(
-    labels: ArrayLike,
-    cluster_ids: ArrayLike,
-    old_mask_per_class: ArrayLike,
-    *,
-    protocol: Protocol = "v2",
-    mapping: ArrayLike | None = None,
+    labels: ArrayLike, cluster_ids: ArrayLike, old_mask_per_class: ArrayLike, *, mapping: ArrayLike | None = None
 ) -> ClusterAccuracy:
     """Compute the clustering accuracy over all, old and new classes, after matching clusters to classes.
 
-    Protocols:
-        - ``v2``: one matching over all samples, used for all three numbers, so that
-          ``All = s Old + (1 - s) New`` with s the share of old samples. The one to report.
-        - ``v1``: a matching of its own for old samples and for new ones, and All the mean
-          weighted by their share. Legacy; at least as high as v2 in each number.
-        - ``v2b``: the matching of v2, but means of per-class accuracies over the classes present.
-
-    All is unique under v2; Old and New may differ between matchings of equal All, and the choice
-    is then scipy's. Pairs of cluster and class without a common sample count as no match.
+    One matching over all samples is used for all three numbers (protocol ``v2``), so that
+    ``All = s Old + (1 - s) New`` with s the share of old samples. All is unique; Old and New may differ between
+    matchings of equal All, and the choice is then scipy's. Pairs of cluster and class without a common sample count as
+    no match.
 
     Args:
         labels: (n,) integers in ``[0, c)``.
         cluster_ids: (n,) integers >= 0; clusters and classes need not be equally many.
         old_mask_per_class: (c,) bool, true for the old classes, in any order.
-        protocol: see above.
-        mapping: (k,) integers, class of each cluster or -1, fitted elsewhere and kept as it is;
-            by default it is fitted here. Not with ``v1``, which fits two.
+        mapping: (k,) integers, class of each cluster or -1, fitted elsewhere and kept as it is; by default it is
+            fitted here.
 
     Raises:
-        ValueError: lengths differ, nothing is there, an id is out of range, an unknown protocol,
-            or a mapping that does not fit or names a class twice.
+        ValueError: lengths differ, nothing is there, an id is out of range, or a mapping names a class twice.
     """
     old_classes = np.asarray(old_mask_per_class)
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
         raise ValueError(f"old_mask_per_class must be bool (c,), got {old_classes.dtype} {old_classes.shape}")
-    if protocol not in ("v2", "v1", "v2b"):
-        raise ValueError(f"protocol must be 'v2', 'v1' or 'v2b', got {protocol!r}")
     if mapping is None:
         counts = contingency(cluster_ids, labels, num_classes=len(old_classes))
         class_of_cluster = match_counts(counts).class_of_cluster
     else:
-        if protocol == "v1":
-            raise ValueError("protocol v1 fits a matching to each subset; a mapping goes with v2 or v2b")
-        class_of_cluster = _as_mapping(mapping, len(old_classes))
+        class_of_cluster = np.asarray(mapping, dtype=np.int64)
+        named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
+        if (times > 1).any():
+            raise ValueError(f"mapping names class {named[times > 1][0]} more than once")
         counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
-    per_class = counts.sum(axis=0)
+    per_class, hits = counts.sum(axis=0), _hits(counts, class_of_cluster)
     num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
-    matched = class_of_cluster >= 0
-    hits = np.zeros(len(old_classes), dtype=np.int64)
-    hits[class_of_cluster[matched]] = counts[matched, class_of_cluster[matched]]
-    says_old = np.zeros(len(counts), dtype=bool)
-    says_old[matched] = old_classes[class_of_cluster[matched]]
+    says_old = (class_of_cluster >= 0) & old_classes[class_of_cluster]
     old_said_old = int(counts[says_old][:, old_classes].sum())
     new_said_old = int(counts[says_old][:, ~old_classes].sum())
     old_hits, new_hits = int(hits[old_classes].sum()), int(hits[~old_classes].sum())
-
-    all_accuracy, old_accuracy, new_accuracy = _accuracies(protocol, counts, hits, old_classes)
     return ClusterAccuracy(
-        protocol=protocol,
-        all_accuracy=all_accuracy,
-        old_accuracy=old_accuracy,
-        new_accuracy=new_accuracy,
+        all_accuracy=(old_hits + new_hits) / (num_old + num_new),
+        old_accuracy=_share(old_hits, num_old),
+        new_accuracy=_share(new_hits, num_new),
         true_old=_share(old_said_old - old_hits, num_old),
         false_old=_share(num_old - old_said_old, num_old),
         true_new=_share(num_new - new_said_old - new_hits, num_new),
@@ -147,82 +124,72 @@ def cluster_accuracy(
     )
 
 
-def _accuracies(
-    protocol: Protocol, counts: NDArray[np.int64], hits: NDArray[np.int64], old_classes: NDArray[np.bool_]
-) -> tuple[float, float, float]:
-    """Return the accuracy of all, of old and of new samples; ``hits`` are those of one matching, per class."""
-    per_class = counts.sum(axis=0)
-    if protocol == "v2b":
-        present = per_class > 0
-        share = hits / np.maximum(per_class, 1)
-        every, old, new = (
-            float(share[group].mean()) if group.any() else float("nan")
-            for group in (present, present & old_classes, present & ~old_classes)
-        )
-        return every, old, new
-    if protocol == "v1":
-        old_score = match_counts(counts[:, old_classes]).num_matched
-        new_score = match_counts(counts[:, ~old_classes]).num_matched
-    else:
-        old_score, new_score = int(hits[old_classes].sum()), int(hits[~old_classes].sum())
-    num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
-    return (old_score + new_score) / (num_old + num_new), _share(old_score, num_old), _share(new_score, num_new)
+def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
+    """Compute the accuracies for ``all``, ``old`` and ``new`` classes by the protocols that v2 replaced.
 
-
-def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the normalized mutual information of labels and clusters, in [0, 1].
-
-    That is ``2 I(labels; clusters) / (H(labels) + H(clusters))``. By scikit-learn. 1 if the partitions are the same up
-    to names (also if both have a single group), 0 if they are independent.
+    - ``v1`` matches old samples and new ones apart; each number is at least that of v2.
+    - ``v2b`` has the matching of v2, and means of the accuracies of the classes that have samples.
 
     Args:
-        labels: (n,) integers >= 0.
-        cluster_ids: (n,) integers >= 0.
+        score: the accuracies by v2.
+        old_mask_per_class: (c,) bool, as the score was made with.
 
-    Raises:
-        ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
+    Returns:
+        By protocol and group, in [0, 1]; NaN without a sample.
     """
-    from sklearn.metrics import normalized_mutual_info_score
+    old, counts = np.asarray(old_mask_per_class, dtype=bool), score.confusion
+    sizes, groups = counts.sum(axis=0), {"all": np.ones_like(old), "old": old, "new": ~old}
+    apart = {name: match_counts(counts[:, groups[name]]).num_matched for name in ("old", "new") if groups[name].any()}
+    apart["all"] = sum(apart.values())
+    by_class = np.divide(_hits(counts, score.mapping), sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
+    return {
+        "v1": {name: _share(apart.get(name, 0), int(sizes[group].sum())) for name, group in groups.items()},
+        "v2b": {
+            name: float(by_class[group & (sizes > 0)].mean()) if sizes[group].any() else float("nan")
+            for name, group in groups.items()
+        },
+    }
 
-    return float(normalized_mutual_info_score(*_same_length(labels, cluster_ids)))
 
+def accuracy_intervals(
+    score: ClusterAccuracy, old_mask_per_class: ArrayLike, *, num_resamples: int = 1000, generator: np.random.Generator
+) -> dict[str, tuple[float, float]]:
+    """Compute bootstrap percentile intervals (95 %) of the accuracies for ``all``, ``old`` and ``new`` classes.
 
-def adjusted_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the mutual information of labels and clusters, adjusted for chance, at most 1.
-
-    That is ``(I - E) / ((H(labels) + H(clusters)) / 2 - E)``, by scikit-learn. E is the mean of I over all ways to deal
-    the samples into groups of these sizes. 1 if the partitions are the same up to names, 0 on average for random groups
-    of the same sizes, and below 0 for worse ones. Other than NMI, it does not grow with the number of clusters alone.
+    Clusters and their matching with classes are those of all samples, in every resample: the
+    intervals hold the uncertainty from the choice of the samples scored, not that of clustering,
+    matching or training again. A sample then only counts by its class and by whether it is right,
+    so that n draws with replacement are one draw of multinomial counts, whatever n is.
 
     Args:
-        labels: (n,) integers >= 0.
-        cluster_ids: (n,) integers >= 0.
+        score: the accuracies.
+        old_mask_per_class: (c,) bool, as the score was made with.
+        num_resamples: resamples, at least 1.
+        generator: all randomness.
 
-    Raises:
-        ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
+    Returns:
+        (low, high) of each in [0, 1]; NaN without a sample.
     """
-    from sklearn.metrics import adjusted_mutual_info_score
+    sizes = score.confusion.sum(axis=0)
+    present = np.flatnonzero(sizes)
+    hits, sizes = _hits(score.confusion, score.mapping)[present], sizes[present]
+    is_old = np.asarray(old_mask_per_class, dtype=bool)[present]
+    drawn = generator.multinomial(sizes.sum(), np.concatenate([hits, sizes - hits]) / sizes.sum(), size=num_resamples)
+    right, wrong = drawn[:, : len(sizes)], drawn[:, len(sizes) :]
+    intervals = {}
+    for name, group in (("all", np.ones_like(is_old)), ("old", is_old), ("new", ~is_old)):
+        found, count = right[:, group].sum(axis=1), (right + wrong)[:, group].sum(axis=1)
+        shares = found[count > 0] / count[count > 0]
+        ends = np.quantile(shares, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]) if len(shares) else np.full(2, np.nan)
+        intervals[name] = (float(ends[0]), float(ends[1]))
+    return intervals
 
-    return float(adjusted_mutual_info_score(*_same_length(labels, cluster_ids)))
 
-
-def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the Rand index of labels and clusters, adjusted for chance, in [-0.5, 1], by scikit-learn.
-
-    With S the pairs together in both, A and B the pairs together in one, N all pairs and
-    ``E = A B / N``: ``(S - E) / ((A + B) / 2 - E)``. 1 for equal partitions, 0 on average for
-    random ones with the same group sizes.
-
-    Args:
-        labels: (n,) integers >= 0.
-        cluster_ids: (n,) integers >= 0.
-
-    Raises:
-        ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
-    """
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(*_same_length(labels, cluster_ids)))
+def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the right samples of each class, (c,), under a matching."""
+    hits, matched = np.zeros(counts.shape[1], dtype=np.int64), np.flatnonzero(mapping >= 0)
+    hits[mapping[matched]] = counts[matched, mapping[matched]]
+    return hits
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
@@ -236,36 +203,13 @@ def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
         cluster_ids: (n,) integers >= 0.
 
     Raises:
-        ValueError: shapes that do not fit, negative ids, or nothing to score.
+        ValueError: lengths differ, or nothing to score.
     """
-    counts = _compact_counts(labels, cluster_ids)
+    # ids may be far apart
+    classes, clusters = (np.unique(np.asarray(ids), return_inverse=True)[1] for ids in (labels, cluster_ids))
+    counts = contingency(classes, clusters)
     return float(counts.max(axis=0).sum() / counts.sum())
-
-
-def _as_mapping(mapping: ArrayLike, num_classes: int) -> NDArray[np.int64]:
-    array = np.asarray(mapping)
-    if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"mapping must be integers (k,), got {array.dtype} {array.shape}")
-    if array.min() < -1 or array.max() >= num_classes:
-        raise ValueError(f"mapping must be in [-1, {num_classes}), got {array.min()} to {array.max()}")
-    named, times = np.unique(array[array >= 0], return_counts=True)
-    if (times > 1).any():
-        raise ValueError(f"mapping names class {named[times > 1][0]} more than once")
-    return array.astype(np.int64)
 
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
-
-
-def _same_length(labels: ArrayLike, cluster_ids: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    rows, columns = as_ids(labels, "labels"), as_ids(cluster_ids, "cluster_ids")
-    if rows.shape != columns.shape or not len(rows):
-        raise ValueError(f"labels and cluster_ids must have the same length >= 1, got {rows.shape} and {columns.shape}")
-    return rows, columns
-
-
-def _compact_counts(labels: ArrayLike, cluster_ids: ArrayLike) -> NDArray[np.int64]:
-    """Count labels (rows) by clusters (columns), without empty ones: ids may be far apart."""
-    rows, columns = _same_length(labels, cluster_ids)
-    return contingency(np.unique(rows, return_inverse=True)[1], np.unique(columns, return_inverse=True)[1])

@@ -147,27 +147,6 @@ def score_retrieval(
     )
 
 
-def recall_at_k(embeddings: ArrayLike, labels: ArrayLike, ks: Sequence[int]) -> dict[int, float]:
-    """Compute recall@k for each k: the share of queries with a match among their k nearest.
-
-    NaN if no class has two members.
-    """
-    return score_retrieval(embeddings, labels, ks=ks, at_r=False).recall_at
-
-
-def r_precision(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Compute the mean R-precision: the share of matches among the R nearest of a query that has R matches."""
-    return score_retrieval(embeddings, labels, ks=()).mean_r_precision
-
-
-def map_at_r(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Compute the mean average precision at R, where R counts the other members of the query's class.
-
-    At most the R-precision.
-    """
-    return score_retrieval(embeddings, labels, ks=()).map_at_r
-
-
 def _mean(values: Floats | None) -> float:
     return float(values.mean()) if values is not None and len(values) else float("nan")
 

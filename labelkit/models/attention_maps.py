@@ -68,14 +68,9 @@ def attention_maps(
         What was seen, by block index, increasing.
 
     Raises:
-        ValueError: views of unequal shape, or a network in training mode.
         ConfigError: a block index outside the network.
         UnsupportedBackboneError: another kind of network or attention, or no class token.
     """
-    if weak.shape != strong.shape:
-        raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
-    if vit.training:
-        raise ValueError("attention is looked at in evaluation mode")
     check_vision_transformer(vit)
     net: Any = vit
     depth = len(net.blocks)
@@ -83,7 +78,7 @@ def attention_maps(
     aligned = check_blocks(align_blocks, depth) if update is not None else ()
     check_vision_transformer(vit, tuple(sorted({*wanted, *aligned})))
     if not has_class_token(vit):
-        problem = "has no class token, so that there is no attention of it to show"
+        problem = "has no class token whose attention could be shown"
         raise UnsupportedBackboneError(type(vit).__name__, problem, "Choose a ViT that pools by its class token.")
     images = torch.cat([weak, strong])
     settings = update or KeyUpdate()

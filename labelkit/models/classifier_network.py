@@ -41,22 +41,12 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
         super().__init__(backbone, seed=seed, **options)
         width = self.backbone.info.feature_dim
         self.layer = "backbone" if embed_dim is None else "projection"
-        self._dim = width if embed_dim is None else embed_dim
-        self._num_classes = num_classes
+        self.embed_dim = width if embed_dim is None else embed_dim
+        self.num_outputs = num_classes
         with seeded_init(seed + 1):
             self.projection = nn.Identity() if embed_dim is None else nn.Linear(width, embed_dim)
-            self.normalization = nn.BatchNorm1d(self._dim) if embedding_bn else nn.Identity()
-            self.head = head(self._dim)
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of the embedding, d."""
-        return self._dim
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of classes."""
-        return self._num_classes
+            self.normalization = nn.BatchNorm1d(self.embed_dim) if embedding_bn else nn.Identity()
+            self.head = head(self.embed_dim)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the embeddings (b, d) of images (b, c, h, w)."""

@@ -62,9 +62,6 @@ class EMATeacher(nn.Module):
         module: the network to follow; it is copied and not changed.
         decay: m in [0, 1); 0 makes the teacher equal to the student after each update.
 
-    Raises:
-        ValueError: ``decay`` is outside [0, 1).
-
     Attributes:
         module: the copy.
         decay: m; may be changed between updates.
@@ -72,8 +69,6 @@ class EMATeacher(nn.Module):
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be in [0, 1), got {decay}")
         self.decay = decay
         self.module = copy.deepcopy(module).requires_grad_(False)
         self.train(False)
@@ -141,13 +136,8 @@ class StudentChain(nn.Module, Generic[T]):
 
     @torch.no_grad()
     def form_master(self) -> None:
-        """Create the master as a copy of the teacher.
-
-        Raises:
-            ValueError: there is no room for one.
-        """
-        if self.slow_master is None:
-            raise ValueError("this chain was made without a master")
+        """Create the master as a copy of the teacher."""
+        assert self.slow_master is not None
         self.slow_master.load_state_dict(self.teacher.state_dict())
         self.has_master.fill_(True)
         self._is_formed = True

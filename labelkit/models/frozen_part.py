@@ -7,7 +7,6 @@ student's tokens depend on nothing else, and are kept wherever the teacher looks
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -20,31 +19,8 @@ from labelkit.models.backbones.vit import check_vision_transformer, class_token_
 from labelkit.models.weights.files import fingerprint
 
 
-class ReusablePart(ABC):
-    """Frozen part of a network whose outputs are computed once per view and cached in place of images."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def num_views(self) -> int | None:
-        """Return the number of views per epoch that can be cached, or ``None`` for any number."""
-
-    @abstractmethod
-    def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """Return JSON values that name the cached layers of a view (``None``: an image outside of training)."""
-
-    @abstractmethod
-    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """Compute the outputs (b, ...) to cache for images (b, c, h, w)."""
-
-    @abstractmethod
-    def fingerprint(self, net: nn.Module) -> str:
-        """Return a digest of the weights that the cached outputs depend on, 64 hexadecimal digits."""
-
-
 @dataclass(frozen=True, slots=True)
-class FrozenPart(ReusablePart):
+class FrozenPart:
     """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image.
 
     Attributes:
@@ -118,16 +94,16 @@ def find_frozen_part(
     net: Any = vit
     depth = len(net.blocks)
     if train_stem or grad_from_block == 0:
-        problem = "every block is trained, so that nothing can be computed once and kept"
-        raise ConfigError("--reuse-frozen", problem, "Give --grad-from-block (and --no-train-stem), or leave it out.")
+        problem = "every block is trained, so there is no frozen part to cache"
+        raise ConfigError("--reuse-frozen", problem, "Pass --grad-from-block (and --no-train-stem), or do not reuse.")
     for name, module in net.named_modules():
         if _is_trained(name, grad_from_block):
             continue
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, nn.modules.batchnorm._BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} of the frozen part is a {kind}, which gives something else at each pass"
-            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+            problem = f"{name} of the frozen part is a {kind}, whose output differs in each pass"
+            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:
         return FrozenPart(((depth,), (depth,)), pooled=True)
@@ -146,13 +122,6 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
         made = class_token_block(vit, made) if early else net.blocks[index](made)
     features: Tensor = net.forward_head(net.norm(made), pre_logits=True)
     return features
-
-
-def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
-    """Return the shape of the cached output of one image, found by a forward pass."""
-    device = next(net.parameters()).device
-    blank = torch.zeros((1, channels, image_size, image_size), device=device)
-    return tuple(part.keep(net, blank, view).shape[1:])
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:

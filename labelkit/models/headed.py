@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork
 
 
 class HeadedNetwork(InferenceNetwork):
@@ -15,26 +15,12 @@ class HeadedNetwork(InferenceNetwork):
     Args:
         base: what made the rows.
         head: takes them where other networks take images.
-
-    Raises:
-        ValueError: the head takes rows of another width.
     """
 
     def __init__(self, base: InferenceNetwork, head: InferenceNetwork) -> None:
         super().__init__()
-        if base.embed_dim != head.input_spec.channels:
-            raise ValueError(f"rows of {base.embed_dim} numbers for a head that takes {head.input_spec.channels}")
         self.base, self.head = base, head
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Return the input specification of the network below the head."""
-        return self.base.input_spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of the head's embedding."""
-        return self.head.embed_dim
+        self.input_spec, self.embed_dim, self.num_outputs = base.input_spec, head.embed_dim, head.num_outputs
 
     @property
     def identity(self) -> dict[str, str]:
@@ -48,11 +34,6 @@ class HeadedNetwork(InferenceNetwork):
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the head's logits for embeddings (b, d)."""
         return self.head.classify(embeddings)
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of columns of ``classify``."""
-        return self.head.num_outputs
 
     def class_vectors(self) -> Mapping[str, Tensor]:
         """Return the class vectors of the head."""

@@ -26,15 +26,10 @@ class LinearHeads(nn.Module):
     Shape:
         - features: ``(b, f)`` float.
         - returns: ``(b, c)`` float, logits of the first head.
-
-    Raises:
-        ValueError: an argument is below 1.
     """
 
     def __init__(self, dim: int, num_classes: int, num_heads: int = 1) -> None:
         super().__init__()
-        if min(dim, num_classes, num_heads) < 1:
-            raise ValueError(f"dim {dim}, num_classes {num_classes} and num_heads {num_heads} must be >= 1")
         self.heads = nn.ModuleList(nn.Linear(dim, num_classes) for _ in range(num_heads))
 
     def all_logits(self, features: Tensor) -> tuple[Tensor, ...]:
@@ -93,17 +88,12 @@ class Projector(nn.Module):
         - features: ``(b, f)`` float.
         - returns: ``(b, d)`` float, not normalized.
 
-    Raises:
-        ValueError: a width is below 1.
-
     Source:
         SimGCD's head (``DINOHead``): truncated normal weights of deviation 0.02, zero biases.
     """
 
     def __init__(self, dim: int, hidden: int, out: int) -> None:
         super().__init__()
-        if min(dim, hidden, out) < 1:
-            raise ValueError(f"widths must be >= 1, got {dim}, {hidden}, {out}")
         self.hidden1 = nn.Linear(dim, hidden)
         self.hidden2 = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, out)
@@ -133,9 +123,6 @@ class DirectionLayer(nn.Module):
         - vectors: ``(n, d)`` float of any length; normalized here, a zero vector gives zeros.
         - returns: ``(n, k)`` float32 (float64 stays); gradients reach the vectors, directions and trained lengths.
 
-    Raises:
-        ValueError: a size is below 1.
-
     Source:
         The weight-normalized last layer of DINO's head (M. Caron et al., ICCV 2021, App. C), with lengths 1 at first.
 
@@ -146,8 +133,6 @@ class DirectionLayer(nn.Module):
 
     def __init__(self, dim: int, num_outputs: int, *, learn_lengths: bool) -> None:
         super().__init__()
-        if min(dim, num_outputs) < 1:
-            raise ValueError(f"sizes must be >= 1, got {dim} and {num_outputs}")
         self.directions = nn.Linear(dim, num_outputs, bias=False).weight
         self.lengths = nn.Parameter(torch.ones(num_outputs, 1)) if learn_lengths else None
 

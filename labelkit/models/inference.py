@@ -36,17 +36,17 @@ class InputSpec:
 
 
 class InferenceNetwork(nn.Module, ABC):
-    """Base class of networks that turn images into embeddings and, with a classifier, logits."""
+    """Base class of networks that turn images into embeddings and, with a classifier, logits.
 
-    @property
-    @abstractmethod
-    def input_spec(self) -> InputSpec:
-        """Return the image size, channels and normalization that the network expects."""
+    Attributes:
+        input_spec: image size, channels and normalization that the network expects.
+        embed_dim: width of an embedding, d.
+        num_outputs: columns of ``classify``, 0 without a classifier.
+    """
 
-    @property
-    @abstractmethod
-    def embed_dim(self) -> int:
-        """Return the width of an embedding, d."""
+    input_spec: InputSpec
+    embed_dim: int
+    num_outputs: int = 0
 
     @property
     @abstractmethod
@@ -68,7 +68,7 @@ class InferenceNetwork(nn.Module, ABC):
             ConfigError: images of a size that it cannot take.
         """
         del images
-        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
+        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector per image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results of ``embed`` and ``patch_features``, in one pass where the network can."""
@@ -82,11 +82,6 @@ class InferenceNetwork(nn.Module, ABC):
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the logits (b, ``num_outputs``) of embeddings (b, d)."""
         return embeddings.new_zeros((len(embeddings), 0))
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of columns of ``classify``, or 0 without a classifier."""
-        return 0
 
     def class_vectors(self) -> Mapping[str, Tensor]:
         """Return learned vectors (k, ...) of classes, clusters or objects by name, useless when alike."""
@@ -153,19 +148,14 @@ class BackboneNetwork(InferenceNetwork):
         else:
             self.backbone = build_row_backbone(rows, seed)
         info = self.backbone.info
-        self._mean, self._std = per_channel("mean", mean, info.mean), per_channel("std", std, info.std)
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Return the backbone's input specification, with the provided mean and std if any."""
-        info = self.backbone.info
-        ratio = 1 / info.crop_pct if self.crops else 1.0
-        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, ratio)
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of the pooled features."""
-        return self.backbone.info.feature_dim
+        self.input_spec = InputSpec(
+            info.image_size,
+            info.in_channels,
+            per_channel("mean", mean, info.mean),
+            per_channel("std", std, info.std),
+            1 / info.crop_pct if self.crops else 1.0,
+        )
+        self.embed_dim = info.feature_dim
 
     @property
     def identity(self) -> dict[str, str]:
@@ -198,19 +188,10 @@ class PixelNetwork(InferenceNetwork):
 
     def __init__(self, size: int, channels: int) -> None:
         super().__init__()
-        self._spec = InputSpec(size, channels, (0.0,) * channels, (1.0,) * channels)
+        self.input_spec = InputSpec(size, channels, (0.0,) * channels, (1.0,) * channels)
+        self.embed_dim = channels * size**2
         # a parameter-free module has no device of its own
         self.register_buffer("scale", torch.ones(()), persistent=True)
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Return the input specification, with pixel values left in [0, 1]."""
-        return self._spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the number of pixel values in an image."""
-        return self._spec.channels * self._spec.size**2
 
     @property
     def identity(self) -> dict[str, str]:

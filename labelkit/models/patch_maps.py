@@ -35,7 +35,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     """
     _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
-        raise no_feature_map(name, "gives one vector for an image")
+        raise no_feature_map(name, "outputs one vector per image")
     with any_image_size(net):
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
@@ -72,7 +72,7 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
         raise no_feature_map(name, f"its features have no rows and columns ({shape} for each image)")
     prefix = features.shape[1] - grid[0] * grid[1]
     if prefix != getattr(net, "num_prefix_tokens", max(prefix, 0)):
-        raise no_feature_map(name, f"its {features.shape[1]} tokens are not its {grid[0]} x {grid[1]} patches")
+        raise no_feature_map(name, f"its {features.shape[1]} tokens do not match its {grid[0]} x {grid[1]} patches")
     return features[:, prefix:].reshape(len(features), *grid, features.shape[2])
 
 
@@ -89,9 +89,9 @@ def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] 
         return None
     size, (height, width) = images.shape[-2:], patches.patch_size
     if size[0] < height or size[1] < width:
-        raise size_error(name, images, f"are less than a patch of {height} x {width}")
+        raise size_error(name, images, f"are smaller than a patch of {height} x {width}")
     if size[0] % height or size[1] % width:
-        raise size_error(name, images, f"are no whole number of patches of {height} x {width}")
+        raise size_error(name, images, f"cannot be divided into patches of {height} x {width}")
     rows, columns = patches.dynamic_feat_size(tuple(size))
     return int(rows), int(columns)
 

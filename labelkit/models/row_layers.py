@@ -43,9 +43,6 @@ class RowLayers(nn.Module):
     Shape:
         - rows: ``(b, d)`` float of any length; a row of zeros stays where the center puts it.
         - returns: ``(b, d)`` float. Before training it is the centered row, times the root of d.
-
-    Raises:
-        ValueError: other than 1 to 3 layers, or a width below 1.
     """
 
     center: Tensor
@@ -53,8 +50,6 @@ class RowLayers(nn.Module):
     def __init__(self, shape: RowShape) -> None:
         super().__init__()
         width = shape.dim if shape.width is None else shape.width
-        if not 1 <= shape.layers <= 3 or min(width, shape.dim) < 1:
-            raise ValueError(f"needs 1 to 3 layers of positive width, got {shape}")
         self.register_buffer("center", torch.zeros(shape.dim) if shape.center is None else shape.center.clone())
         widths = [shape.dim, *[width] * (shape.layers - 1), shape.dim]
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in itertools.pairwise(widths))

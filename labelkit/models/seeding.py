@@ -14,12 +14,7 @@ def seeded_init(seed: int) -> Iterator[None]:
 
     Args:
         seed: in ``[0, 2**63)``. The same seed gives the same weights wherever this runs.
-
-    Raises:
-        ValueError: the seed is negative or too large.
     """
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be in [0, 2**63), got {seed}")
     # torch.manual_seed would also reseed every GPU.
     generator = torch.default_generator
     state = generator.get_state()

@@ -36,7 +36,8 @@ class SideBySide(InferenceNetwork):
         self.networks = nn.ModuleList(networks)
         largest = max((network.input_spec for network in networks), key=lambda spec: spec.size)
         channels = largest.channels
-        self._spec = InputSpec(largest.size, channels, (0.0,) * channels, (1.0,) * channels, largest.resize_ratio)
+        self.input_spec = InputSpec(largest.size, channels, (0.0,) * channels, (1.0,) * channels, largest.resize_ratio)
+        self.embed_dim = sum(network.embed_dim for network in networks)
         for number, network in enumerate(networks):
             for name, values in (("mean", network.input_spec.mean), ("std", network.input_spec.std)):
                 self.register_buffer(f"{name}{number}", torch.tensor(values).reshape(1, -1, 1, 1), persistent=False)
@@ -45,16 +46,6 @@ class SideBySide(InferenceNetwork):
     def members(self) -> list[BackboneNetwork]:
         """Return the networks in the order of their names."""
         return [network for network in self.networks if isinstance(network, BackboneNetwork)]
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Return the largest input size of the networks, with pixel values left in [0, 1]."""
-        return self._spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the sum of the networks' embedding widths."""
-        return sum(network.embed_dim for network in self.members)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -99,25 +90,16 @@ class JoinedTokens(InferenceNetwork):
         super().__init__()
         backbone, name = getattr(inner, "backbone", None), inner.identity["name"]
         if not isinstance(backbone, Backbone):
-            raise ConfigError("--last-blocks", f"{name} has no blocks", "Choose a ViT, or leave it out.")
+            raise ConfigError("--last-blocks", f"{name} has no blocks", "Choose a ViT, or remove --last-blocks.")
         check_vision_transformer(backbone.net)
         if not has_class_token(backbone.net):
-            raise ConfigError("--last-blocks", f"{name} has no class token", "Choose a ViT that has one.")
+            raise ConfigError("--last-blocks", f"{name} has no class token", "Choose a ViT with a class token.")
         if last_blocks > backbone.info.depth:
-            problem = f"{name} has {backbone.info.depth} blocks, {last_blocks} were asked for"
-            raise ConfigError("--last-blocks", problem, "Request fewer.")
-        self.inner, self._backbone_info = inner, backbone.info
-        self.last_blocks, self.mean_patch = last_blocks, mean_patch
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """Return the input specification of the underlying network."""
-        return self.inner.input_spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the token width times the number of concatenated tokens."""
-        return self._backbone_info.feature_dim * (self.last_blocks + self.mean_patch)
+            problem = f"{name} has {backbone.info.depth} blocks, but {last_blocks} were requested"
+            raise ConfigError("--last-blocks", problem, "Request fewer blocks.")
+        self.inner, self.last_blocks, self.mean_patch = inner, last_blocks, mean_patch
+        self.input_spec = inner.input_spec
+        self.embed_dim = backbone.info.feature_dim * (last_blocks + mean_patch)
 
     @property
     def identity(self) -> dict[str, str]:

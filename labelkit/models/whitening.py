@@ -37,12 +37,7 @@ def zca(rows: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         (p,) and (p, p) float64.
-
-    Raises:
-        ValueError: fewer than two rows.
     """
-    if len(rows) < 2:
-        raise ValueError(f"need two rows at least, got {len(rows)}")
     center = sum((block.double().sum(0) for block in _blocks(rows)), torch.zeros(())) / len(rows)
     scatter = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
     for block in _blocks(rows):

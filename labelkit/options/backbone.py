@@ -5,38 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import field_validator, model_validator
 
-from labelkit.options.base import StageConfig, flag, option
+from labelkit.options.base import StageConfig, flag, panel
 from labelkit.options.memory import checked_size, size_bytes
 from labelkit.options.training import RunConfig, TrainConfig
 
-_REUSE = option("Model")
+_RUN = panel("Run", preset=False)
+_REUSE = panel("Model")
 
 
 class ReuseOptions(StageConfig):
     """Options of methods that freeze the first part of their network and can cache its outputs."""
 
-    reuse_frozen: int | None = Field(
+    reuse_frozen: int | None = _REUSE(
         None,
+        "Cache the frozen part's output for this number of views per image, on disk next to the run; each "
+        "epoch draws from these views, and the frozen part runs only once. Default: new views in each epoch.",
         ge=1,
         le=1024,
-        description="Cache the frozen part's output for this number of views per image, on disk next to the run; each "
-        "epoch draws from these views, and the frozen part runs only once. Default: new views in each epoch.",
-        json_schema_extra={**_REUSE, "before": None},
+        before=None,
     )
-    reuse_dtype: Literal["float16", "float32"] = Field(
+    reuse_dtype: Literal["float16", "float32"] = _REUSE(
         "float16",
-        description="With --reuse-frozen: data type of the cache. float16: on a CPU with bf16, the frozen part "
-        "runs in bf16 if its outputs for 64 images agree; float32: as exact as the network.",
-        json_schema_extra={**_REUSE, "before": "float16"},
+        "Data type of the cache for --reuse-frozen. float16: on a CPU with bf16, the frozen part runs in "
+        "bf16 if its outputs for 64 images agree; float32: as exact as the network.",
+        before="float16",
     )
-    max_disk: str | None = Field(
+    max_disk: str | None = _RUN(
         None,
-        description="With --reuse-frozen: maximum size of the cache, such as 20GiB or 500MB; a plain number is "
-        "GiB. Default: the free space.",
-        json_schema_extra=option("Run", preset=False),
+        "Maximum size of the cache for --reuse-frozen, such as 20GiB or 500MB; a plain number is GiB. "
+        "Default: the free space.",
     )
 
     @field_validator("max_disk", mode="before")
@@ -54,50 +53,39 @@ class ReuseOptions(StageConfig):
         if self.reuse_frozen is None:
             for name in ("reuse_dtype", "max_disk"):
                 if getattr(self, name) != ReuseOptions.model_fields[name].default:
-                    raise ValueError(f"{flag(name)} goes with --reuse-frozen: leave it out, or give both")
+                    raise ValueError(f"{flag(name)} requires --reuse-frozen: remove it, or pass both")
         return self
 
 
 class FreezeOptions(ReuseOptions):
     """Options of methods that can freeze the first stages of their network."""
 
-    freeze_stages: int = Field(
+    freeze_stages: int = _REUSE(
         0,
+        "Freeze this number of backbone stages and everything before them, including running statistics. Stages are "
+        "layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train all.",
         ge=0,
-        description="Freeze this number of backbone stages and everything before them, including running "
-        "statistics. Stages are layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train "
-        "all.",
-        json_schema_extra={**option("Model"), "before": 0},
+        before=0,
     )
 
     @model_validator(mode="after")
     def _reuses_what_is_frozen(self) -> FreezeOptions:
         if self.reuse_frozen is not None and self.freeze_stages == 0:
-            raise ValueError("--reuse-frozen goes with --freeze-stages, which says what is frozen: give both")
+            raise ValueError("--reuse-frozen requires --freeze-stages: pass both")
         return self
 
 
-_MODEL: JsonDict = {"panel": "Model"}
-_MONITOR: JsonDict = {"panel": "Monitor"}
+_MODEL = panel("Model")
+_MONITOR = panel("Monitor")
 
 
 class BackboneOptions(StageConfig):
     """Backbone options of methods that train a backbone."""
 
-    backbone: str = Field("resnet50", description="Backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
-    pretrained: bool = Field(
-        False, description="Initialize from pretrained weights on the hub.", json_schema_extra=_MODEL
-    )
-    weights: Path | None = Field(
-        None, description="Initialize from this .safetensors or .pth file.", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None,
-        ge=8,
-        le=2048,
-        description="View size in pixels; default: the backbone's input size.",
-        json_schema_extra=_MODEL,
-    )
+    backbone: str = _MODEL("resnet50", "Backbone (`labelkit list backbones`).")
+    pretrained: bool = _MODEL(False, "Initialize from pretrained weights on the hub.")
+    weights: Path | None = _MODEL(None, "Initialize from this .safetensors or .pth file.")
+    image_size: int | None = _MODEL(None, "View size in pixels; default: the backbone's input size.", ge=8, le=2048)
 
     @property
     def view_size(self) -> int | None:
@@ -108,15 +96,11 @@ class BackboneOptions(StageConfig):
 class PixelOptions(StageConfig):
     """Options for the pixel mean and standard deviation, where published code differs from the backbone's."""
 
-    pixel_mean: tuple[float, ...] | None = Field(
-        None,
-        description="Pixel mean in [0, 1]: a value per channel, or one for all channels; default: the backbone's.",
-        json_schema_extra=_MODEL,
+    pixel_mean: tuple[float, ...] | None = _MODEL(
+        None, "Pixel mean in [0, 1]: a value per channel, or one for all channels; default: the backbone's."
     )
-    pixel_std: tuple[float, ...] | None = Field(
-        None,
-        description="Pixel standard deviation: a value per channel, or one for all channels; default: the backbone's.",
-        json_schema_extra=_MODEL,
+    pixel_std: tuple[float, ...] | None = _MODEL(
+        None, "Pixel standard deviation: a value per channel, or one for all channels; default: the backbone's."
     )
 
     @model_validator(mode="after")
@@ -133,11 +117,9 @@ class PixelOptions(StageConfig):
 class BackboneRunConfig(BackboneOptions, RunConfig):
     """Options of a training run with a backbone and held-out images."""
 
-    eval_split: str = Field(
+    eval_split: str = _MONITOR(
         "auto",
-        description="Split for evaluation after each epoch; auto: test, else val, if not used for training; none: no "
-        "evaluation.",
-        json_schema_extra=_MONITOR,
+        "Split for evaluation after each epoch; auto: test, else val, if not used for training; none: no evaluation.",
     )
 
     @property
@@ -149,7 +131,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
     @classmethod
     def _named(cls, split: str) -> str:
         if not split:
-            raise ValueError("empty; none means no judging")
+            raise ValueError("is empty: pass none for no evaluation")
         return split
 
 

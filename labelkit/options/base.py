@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -48,6 +48,7 @@ def faults_error(faults: Iterable[Fault]) -> ConfigError:
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
+_FACTS = ("preset", "short", "aliases", "makes", "before", "positional")
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
@@ -56,7 +57,8 @@ class StageConfig(BaseModel):
     """Base class of all options classes, from which shell options, help, preset keys and saved configs are made.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
-    those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say
+    those, or ``None`` beside one of them. Beside default, description and limits, `panel` takes what a field may say
+    in its ``json_schema_extra``:
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
@@ -86,15 +88,12 @@ class StageConfig(BaseModel):
     """What options of earlier versions became: config files may name them with this value only. Those of
     parents hold too."""
 
-    comes_last: ClassVar[bool] = False
-    """Whether the options that this class declares stand behind those of a class that inherits them."""
-
     keeps_order: ClassVar[bool] = False
-    """Whether the options stand in the order of the bases, whatever ``comes_last`` says."""
+    """Whether the options stand in the order of the bases, those of a `LastOption` too."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Take the constants of all bases; move options of mixins that come last behind those of the class."""
+        """Take the constants of all bases; move the options of every `LastOption` behind those of the class."""
         super().__pydantic_init_subclass__(**kwargs)
         constants = {
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
@@ -106,7 +105,7 @@ class StageConfig(BaseModel):
             return
         fields = cls.__pydantic_fields__
         for base in reversed(cls.__mro__[1:]):
-            if issubclass(base, StageConfig) and base.__dict__.get("comes_last", False):
+            if issubclass(base, StageConfig) and any("comes_last" in vars(parent) for parent in base.__bases__):
                 fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
 
     @field_validator("*", mode="before")
@@ -131,6 +130,12 @@ class StageConfig(BaseModel):
             for name, field in type(self).model_fields.items()
             if operational or in_presets(field)
         }
+
+
+class LastOption(StageConfig):
+    """Base of mixins whose options stand behind those of a class that inherits them."""
+
+    comes_last: ClassVar[bool] = True
 
 
 def option(
@@ -160,6 +165,25 @@ def option(
     if makes is not None:
         extra["makes"] = makes
     return extra
+
+
+def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
+    """Return a function that makes the fields under one heading of ``--help``, with the description second.
+
+    Beside what `Field` takes, it knows the facts that `StageConfig` lists: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
+
+    Args:
+        name: the heading.
+        preset: False keeps the fields out of presets and config files.
+    """
+
+    def field(default: Any, description: str, **facts: Any) -> Any:
+        extra = {key: facts.pop(key) for key in _FACTS if key in facts}
+        return Field(
+            default, description=description, json_schema_extra={"panel": name, "preset": preset, **extra}, **facts
+        )
+
+    return field
 
 
 def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
@@ -362,7 +386,7 @@ def parse_text(annotation: object, value: object) -> object:
             if get_origin(member) is tuple:
                 value = [part.strip() for part in text.split(",")] if text else []
         if not text and (int in members or float in members):
-            raise ValueError("empty")
+            raise ValueError("is empty")
     elif isinstance(value, bool) and bool not in members and (int in members or float in members):
         raise ValueError("not a number")  # Python's True is 1, a config's true is not
     if isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
@@ -387,7 +411,7 @@ def _parse_items(members: tuple[object, ...], items: tuple[object, ...]) -> obje
             if kinds[-1] is Ellipsis:
                 return tuple(parse_text(kinds[0], item) for item in items)
             if len(kinds) != len(items):
-                raise ValueError(f"needs {len(kinds)} values, has {len(items)}")
+                raise ValueError(f"needs {len(kinds)} values, but has {len(items)}")
             return tuple(parse_text(kind, item) for kind, item in zip(kinds, items, strict=True))
     return items
 
@@ -396,15 +420,15 @@ def _parse_path(text: str) -> Path:
     if not text.strip():
         raise ValueError("an empty path")
     if "\0" in text:
-        raise ValueError("a path cannot hold a null character")
+        raise ValueError("a path cannot contain a null character")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise ValueError("a path with a character that no file name can hold") from error
+        raise ValueError("the path contains a character that is not allowed in file names") from error
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
-        raise ValueError("no home folder is known for this user") from error
+        raise ValueError("the home folder of this user is unknown") from error
 
 
 def plain(value: object) -> object:

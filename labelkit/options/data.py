@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import field_validator, model_validator
 
+from labelkit.options.base import panel
 from labelkit.options.shared import DatasetOptions, ListingOptions
 
-_DATA: JsonDict = {"panel": "Data"}
+_DATA = panel("Data")
 
 
 class DataConfig(ListingOptions, DatasetOptions):
@@ -18,101 +18,70 @@ class DataConfig(ListingOptions, DatasetOptions):
     #: What ``label_split`` auto means for a named set whose labels are all given.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
-    download: bool = Field(
-        False,
-        description="Download a named data set into --data-root if it is missing.",
-        json_schema_extra=_DATA,
-    )
-    split: str = Field(
-        "auto",
-        description="Split to use, or all; auto: train if the data set has this split, else all.",
-        json_schema_extra=_DATA,
-    )
-    holdout: float | Literal["odd", "auto"] | None = Field(
+    download: bool = _DATA(False, "Download a named data set into --data-root if it is missing.")
+    split: str = _DATA("auto", "Split to use, or all; auto: train if the data set has this split, else all.")
+    holdout: float | Literal["odd", "auto"] | None = _DATA(
         None,
-        description="Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each "
-        "class, drawn by --split-seed, or odd (every second image). The other images form the train split. auto: 0.2 "
-        "for a set without splits, else none.",
-        json_schema_extra=_DATA,
+        "Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each "
+        "class, drawn by --split-seed, or odd (every second image). The remaining images form the train split. auto: "
+        "0.2 for a set without splits, else none.",
     )
-    pool_splits: bool = Field(
-        False,
-        description="With --holdout: draw from all images and ignore the data set's own splits.",
-        json_schema_extra={**_DATA, "before": False},
+    pool_splits: bool = _DATA(
+        False, "Draw --holdout from all images and ignore the data set's own splits.", before=False
     )
-    holdout_classes: tuple[str, ...] | None = Field(
+    holdout_classes: tuple[str, ...] | None = _DATA(
         None,
-        description="Use whole classes as the test split and the others as train. half: the second half, as published "
-        "for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and numbers from 0 ('5-9').",
-        json_schema_extra=_DATA,
+        "Use whole classes as the test split and the remaining classes as the train split. half: the "
+        "second half, as published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and "
+        "numbers from 0 ('5-9').",
     )
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "auto",
-        description="Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' "
+        "Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' "
         "images; few-labels: --num-labels in total, equally many per class; class-halves: all labels of the first "
         "half of the classes, with the other half held out; given: all existing labels; none: no labels. auto: "
         "few-labels with --num-labels; gcd with its options and for named sets; given for your own folder or CSV.",
-        json_schema_extra=_DATA,
     )
-    num_old_classes: int | None = Field(
+    num_old_classes: int | None = _DATA(
         None,
+        "Number of labeled classes (label split gcd), the first in the benchmark's published order, else "
+        "in class order. Default: the data set's definition, else half.",
         ge=1,
-        description="With label split gcd: number of labeled classes, the first in the benchmark's published order, "
-        "else in class order. Default: the data set's definition, else half.",
-        json_schema_extra=_DATA,
     )
-    old_classes: tuple[str, ...] | None = Field(
+    old_classes: tuple[str, ...] | None = _DATA(
         None,
-        description="With label split gcd, instead of --num-old-classes: labeled classes, as comma-separated names, "
-        "patterns ('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
-        json_schema_extra=_DATA,
+        "Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns "
+        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
     )
-    label_ratio: float = Field(
+    label_ratio: float = _DATA(
         0.5,
+        "Fraction of the old classes' images that get a label (label split gcd; default: the "
+        "benchmark's). Images are drawn from all old classes together, as published; a rare class may get no label.",
         gt=0,
         le=1,
-        description="With label split gcd: fraction of the old classes' images that get a label (default: the "
-        "benchmark's). They are drawn from all these images together, as published; a rare class may get no label.",
-        json_schema_extra=_DATA,
     )
-    num_labels: int | None = Field(
-        None,
-        ge=1,
-        description="Total number of labels, divided equally among the classes (few-labels).",
-        json_schema_extra=_DATA,
+    num_labels: int | None = _DATA(
+        None, "Total number of labels, divided equally among the classes (few-labels).", ge=1
     )
-    max_per_class: int | None = Field(
+    max_per_class: int | None = _DATA(
         None,
-        ge=1,
-        description="Maximum number of images per class; the first by id are kept. Images without a known class count "
+        "Maximum number of images per class; the first by id are kept. Images without a known class count "
         "as one class.",
-        json_schema_extra=_DATA,
+        ge=1,
     )
-    imbalance_factor: float | None = Field(
+    imbalance_factor: float | None = _DATA(
         None,
+        "Subsample the training set to a long tail, with this ratio between the sizes of the rarest and "
+        "the most frequent class.",
         gt=0,
         le=1,
-        description="Subsample the training set to a long tail, with this ratio between the sizes of the rarest and "
-        "the most frequent class.",
-        json_schema_extra=_DATA,
     )
-    split_seed: int = Field(
-        0, ge=0, description="Random seed for splits and labels, independent of --seed.", json_schema_extra=_DATA
+    split_seed: int = _DATA(0, "Random seed for splits and labels, independent of --seed.", ge=0)
+    label_seed: int | None = _DATA(
+        None, "Random seed for drawing --num-labels; --holdout does not depend on it. Default: --split-seed.", ge=0
     )
-    label_seed: int | None = Field(
-        None,
-        ge=0,
-        description="Random seed for drawing --num-labels; --holdout does not depend on it. Default: --split-seed.",
-        json_schema_extra=_DATA,
-    )
-    max_bad: float = Field(
-        0.01,
-        ge=0,
-        lt=1,
-        description="Maximum fraction of unreadable images, which are skipped and listed.",
-        json_schema_extra=_DATA,
-    )
-    strict: bool = Field(False, description="Fail on the first unreadable image.", json_schema_extra=_DATA)
+    max_bad: float = _DATA(0.01, "Maximum fraction of unreadable images, which are skipped and listed.", ge=0, lt=1)
+    strict: bool = _DATA(False, "Fail on the first unreadable image.")
 
     @field_validator("holdout")
     @classmethod
@@ -124,19 +93,19 @@ class DataConfig(ListingOptions, DatasetOptions):
     @model_validator(mode="after")
     def _one_holdout(self) -> DataConfig:
         if self.holdout not in (None, "auto") and self.holdout_classes is not None:
-            raise ValueError("holdout and holdout_classes exclude each other")
+            raise ValueError("holdout and holdout_classes cannot be combined")
         if self.holdout_classes is not None and not self.holdout_classes:
-            raise ValueError("holdout_classes names no class")
+            raise ValueError("holdout_classes contains no class")
         if self.pool_splits and self.holdout is None:
-            raise ValueError("pool_splits goes with holdout")
+            raise ValueError("pool_splits requires holdout")
         return self
 
     @model_validator(mode="after")
     def _one_choice_of_old_classes(self) -> DataConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes exclude each other")
+            raise ValueError("old_classes and num_old_classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes names no class")
+            raise ValueError("old_classes contains no class")
         return self
 
     @property

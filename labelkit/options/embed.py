@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import flag, option
+from labelkit.options.base import flag, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
@@ -22,12 +21,13 @@ from labelkit.options.shared import (
     WorkersOption,
 )
 
-_MODEL: JsonDict = {"panel": "Model"}
-_RUN: JsonDict = {"panel": "Run"}
-_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
-_IMAGES: JsonDict = {"panel": "Images"}
-_PATCHES: JsonDict = {"panel": "Patches"}
-_VIEWS: JsonDict = {"panel": "Views"}
+_STORE = panel("Store", preset=False)
+_MODEL = panel("Model")
+_RUN = panel("Run")
+_RUN_ONLY = panel("Run", preset=False)
+_IMAGES = panel("Images")
+_PATCHES = panel("Patches")
+_VIEWS = panel("Views")
 
 #: Options that act with ``--index``.
 _OF_ROWS = frozenset(
@@ -51,147 +51,110 @@ class EmbedConfig(
     command: ClassVar[tuple[str, ...]] = ("embed",)
     constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}
 
-    index: Path | None = Field(
+    index: Path | None = _STORE(
         None,
-        description="With --checkpoint of a run on embeddings (`labelkit train METHOD --index`): apply it to "
-        "the embeddings of this store, NAME.h5, instead of images.",
-        json_schema_extra=option("Store", preset=False, aliases=("--store",)),
+        "Apply --checkpoint, a run on embeddings (`labelkit train METHOD --index`), to the embeddings of "
+        "this store, NAME.h5, instead of images.",
+        aliases=["--store"],
     )
-    max_images: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum number of images, evenly spaced in the list of images. Default: all.",
-        json_schema_extra=_IMAGES,
+    max_images: int | None = _IMAGES(
+        None, "Maximum number of images, evenly spaced in the list of images. Default: all.", ge=1
     )
-    logits: bool = Field(
-        True, description="Also store the classifier's logits, if the model has a classifier.", json_schema_extra=_MODEL
-    )
-    last_blocks: int = Field(
+    logits: bool = _MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
+    last_blocks: int = _MODEL(
         1,
-        ge=1,
-        description="Concatenate the normalized class tokens of the last N blocks of a ViT (DINO's linear "
+        "Concatenate the normalized class tokens of the last N blocks of a ViT (DINO's linear "
         "evaluation: 4 for ViT-S). 1: the model's own embedding.",
-        json_schema_extra=_MODEL,
-    )
-    mean_patch: bool = Field(
-        False,
-        description="Concatenate the class token with the mean of the patch tokens of a ViT (DINO's linear "
-        "evaluation for ViT-B).",
-        json_schema_extra=_MODEL,
-    )
-    dtype: Literal["float32", "float16"] = Field(
-        "float32", description="Data type of the stored embeddings.", json_schema_extra=_RUN
-    )
-    dense: bool = Field(
-        False,
-        description="Also store patch features (the feature map of each image).",
-        json_schema_extra=_PATCHES,
-    )
-    patches_per_image: int | None = Field(
-        None,
         ge=1,
-        description="With --dense: number of patches to keep per image, drawn at random. Default: all.",
-        json_schema_extra=_PATCHES,
     )
-    patch_dtype: Literal["float16", "float32"] = Field(
-        "float16", description="With --dense: data type of the stored patch features.", json_schema_extra=_PATCHES
+    mean_patch: bool = _MODEL(
+        False,
+        "Concatenate the class token with the mean of the patch tokens of a ViT (DINO's linear evaluation for ViT-B).",
     )
-    views: int | None = Field(
+    dtype: Literal["float32", "float16"] = _RUN("float32", "Data type of the stored embeddings.")
+    dense: bool = _PATCHES(False, "Also store patch features (the feature map of each image).")
+    patches_per_image: int | None = _PATCHES(
+        None, "Number of patches to keep per image (with --dense), drawn at random. Default: all.", ge=1
+    )
+    patch_dtype: Literal["float16", "float32"] = _PATCHES(
+        "float16", "Data type of the stored patch features (with --dense)."
+    )
+    views: int | None = _VIEWS(
         None,
-        ge=1,
-        description="Also store the embeddings of this many augmented views of each image, on which `labelkit "
+        "Also store the embeddings of this many augmented views of each image, on which `labelkit "
         "train METHOD --index` then trains. Each view takes as long to embed as the image. Default: none.",
-        json_schema_extra=_VIEWS,
-    )
-    view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = Field(
-        "auto",
-        description="With --views: how a view is made. crop: a square of the network's input size; box: a "
-        "random box of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; "
-        "digits: small rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
-        json_schema_extra=_VIEWS,
-    )
-    view_seed: int = Field(0, ge=0, description="With --views: random seed of the views.", json_schema_extra=_VIEWS)
-    batch_size: int | None = Field(
-        None,
         ge=1,
-        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU; when an unfinished run continues, "
-        "its value.",
-        json_schema_extra=_RUN,
     )
-    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+    view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = _VIEWS(
+        "auto",
+        "How to make a view (with --views). crop: a square of the network's input size; box: a random box "
+        "of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; digits: small "
+        "rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
+    )
+    view_seed: int = _VIEWS(0, "Random seed of the views (with --views).", ge=0)
+    batch_size: int | None = _RUN(
+        None,
+        "Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
+        ge=1,
+    )
+    precision: Literal["auto", "float32", "bf16", "fp16"] = _RUN(
         "float32",
-        description="Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
+        "Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
         "agree (cosine above 0.999, 99 % keep their nearest image), else float32.",
-        json_schema_extra=_RUN,
     )
-    runtime: Literal["auto", "torch", "onnx"] = Field(
+    runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",
-        description="Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with "
-        "depthwise convolutions (EfficientNet) and at least 200 images, else torch. An unfinished run keeps its "
-        "engine.",
-        json_schema_extra=_RUN,
+        "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise convolutions "
+        "(EfficientNet) and at least 200 images, else torch. An unfinished run keeps its engine.",
     )
-    fast_decode: bool = Field(
+    fast_decode: bool = _RUN(
         False,
-        description="Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings "
+        "Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings "
         "agree with those from full decoding (cosine above 0.999).",
-        json_schema_extra=_RUN,
     )
-    part_rows: int = Field(
-        1024,
-        ge=1,
-        description="Number of embeddings written at a time; a killed run loses at most one part.",
-        json_schema_extra=_RUN,
-    )
-    reuse: tuple[Path, ...] | None = Field(
+    part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most one part.", ge=1)
+    reuse: tuple[Path, ...] | None = _RUN_ONLY(
         None,
-        min_length=1,
-        description="Comma-separated stores made with the same model. Embeddings of identical image files are copied "
+        "Comma-separated stores made with the same model. Embeddings of identical image files are copied "
         "from them, whatever their file names. Default: none.",
-        json_schema_extra=_RUN_ONLY,
+        min_length=1,
     )
-    processes: int = Field(
+    processes: int = _RUN_ONLY(
         1,
-        ge=1,
-        description="Number of processes that embed in parallel, one part of --part-rows images at a time; with "
+        "Number of processes that embed in parallel, one part of --part-rows images at a time; with "
         "several GPUs, one process per GPU. The embeddings do not depend on this number.",
-        json_schema_extra=_RUN_ONLY,
+        ge=1,
     )
-    ray_address: str | None = Field(
+    ray_address: str | None = _RUN_ONLY(
         None,
-        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
+        "Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
         "auto, or local (this machine only). If a node is lost, another node takes over its parts.",
-        json_schema_extra=_RUN_ONLY,
     )
-    dry_run: bool = Field(
-        False,
-        description="Show configuration, counts, memory and time without writing anything.",
-        json_schema_extra=_RUN_ONLY,
-    )
+    dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
     def _rows_need_a_run(self) -> EmbedConfig:
         if self.index is None:
             return self
         if self.checkpoint is None:
-            raise ValueError("index needs --checkpoint, a run that was trained on rows of a store")
+            raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
         for name, field in type(self).model_fields.items():
             if name not in _OF_ROWS and getattr(self, name) != field.default:
-                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+                raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
         return self
 
     @model_validator(mode="after")
     def _runs_here_or_on_a_cluster(self) -> EmbedConfig:
         if self.ray_address is not None and self.processes != 1:
             raise ValueError(
-                "--processes run on this machine, and a cluster of --ray-address has its own: leave one out"
+                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
             )
         return self
 
     @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
-            raise ValueError("--patches-per-image goes with --dense")
+            raise ValueError("--patches-per-image requires --dense")
         return self
 
     @model_validator(mode="after")
@@ -199,13 +162,13 @@ class EmbedConfig(
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{flag(name)} goes with --views")
+                    raise ValueError(f"{flag(name)} requires --views")
         elif self.fast_decode:
-            raise ValueError("--fast-decode shrinks photos to what the plain view needs, and --views cut boxes of them")
+            raise ValueError("--fast-decode cannot be combined with --views, which crop images at full resolution")
         return self
 
     @model_validator(mode="after")
     def _patches_are_not_reused(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
-            raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
+            raise ValueError("--reuse has no effect with --dense, which needs the network for every image")
         return self

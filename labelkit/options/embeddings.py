@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import flag, option
+from labelkit.options.base import flag, panel
 from labelkit.options.shared import LabelsOption
 
-_STORE = option("Store", aliases=("--store",))
-_ROWS = option("Store")
+_ROWS = panel("Store")
 
 #: Options of changes that stored views take the place of.
 _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
@@ -31,38 +30,32 @@ class RowOptions(LabelsOption):
 
     constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
-    index: Path | None = Field(
+    index: Path | None = _ROWS(
         None,
-        description="Train a small network on the embeddings of this store, NAME.h5, instead of images: in seconds, "
+        "Train a small network on the embeddings of this store, NAME.h5, instead of images: in seconds, "
         "without a GPU. Defaults then come from preset index. Default: train on the images of --dataset.",
-        json_schema_extra=_STORE,
+        aliases=["--store"],
     )
-    head_layers: int = Field(
+    head_layers: int = _ROWS(
         2,
+        "Number of linear layers of the network (with --index). The network's output is added to the "
+        "embedding and is zero at first.",
         ge=1,
         le=3,
-        description="With --index: number of linear layers of the network. Its output is added to the "
-        "embedding, and starts at zero.",
-        json_schema_extra={**_ROWS, "before": 2},
+        before=2,
     )
-    head_width: int | None = Field(
-        256,
-        ge=1,
-        description="With --index: hidden width; none: the embedding dimension.",
-        json_schema_extra={**_ROWS, "before": 256},
+    head_width: int | None = _ROWS(
+        256, "Hidden width of the network (with --index); none: the embedding dimension.", ge=1, before=256
     )
-    row_noise: float = Field(
-        0.3,
-        ge=0,
-        description="With --index: length of the random step that moves an embedding on the unit sphere.",
-        json_schema_extra={**_ROWS, "before": 0.3},
+    row_noise: float = _ROWS(
+        0.3, "Length of the random step that moves an embedding on the unit sphere (with --index).", ge=0, before=0.3
     )
-    row_views: Literal["auto", "on", "off"] = Field(
+    row_views: Literal["auto", "on", "off"] = _ROWS(
         "auto",
-        description="With --index: what to train on. on: a stored view of the image (`labelkit embed --views`), drawn "
-        "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
-        "these three options. auto: on if the store has views, else off.",
-        json_schema_extra={**_ROWS, "before": "auto"},
+        "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), "
+        "drawn each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented "
+        "by these three options. auto: on if the store has views, else off.",
+        before="auto",
     )
 
     #: Options of images that rows make use of all the same.
@@ -84,18 +77,18 @@ class RowOptions(LabelsOption):
             for name in ("head_layers", "head_width", "row_views", *_OF_CHANGES):
                 field = type(self).model_fields.get(name)
                 if field is not None and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} goes with --index, and images are trained on: leave it out")
+                    raise ValueError(f"{flag(name)} requires --index, but training is on images: remove it")
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
-            raise ValueError("index and dataset exclude each other: give the store, or images")
+            raise ValueError("index and dataset cannot be combined: pass either a store or images")
         for name in (*_OF_IMAGES, *self.row_refuses):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
-                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+                raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
         if self.row_views == "on" and (changed := self.overridden_option()):
-            raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
+            raise ValueError(f"{flag(changed)} has no effect with --row-views on: remove one of the two")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
-            raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
+            raise ValueError("head_width has no effect with head_layers 1, which has no hidden layer")
         return self
 
     def overridden_option(self) -> str | None:
@@ -108,23 +101,16 @@ class RowOptions(LabelsOption):
 class StrongRowOptions(RowOptions):
     """Options of methods that can train on stored embeddings with weak and strong augmentation."""
 
-    row_dropout: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="With --index: fraction of an embedding's values that are set to 0.",
-        json_schema_extra={**_ROWS, "before": 0.1},
+    row_dropout: float = _ROWS(
+        0.1, "Fraction of an embedding's values that are set to 0 (with --index).", ge=0, lt=1, before=0.1
     )
-    row_mix: float = Field(
+    row_mix: float = _ROWS(
         0.9,
+        "Maximum weight of a nearest neighbor that is mixed into an embedding (with --index).",
         ge=0,
         le=1,
-        description="With --index: maximum weight of a nearest neighbor that is mixed into an embedding.",
-        json_schema_extra={**_ROWS, "before": 0.9},
+        before=0.9,
     )
-    row_neighbors: int = Field(
-        10,
-        ge=1,
-        description="With --index: number of nearest neighbors that --row-mix draws from.",
-        json_schema_extra={**_ROWS, "before": 10},
+    row_neighbors: int = _ROWS(
+        10, "Number of nearest neighbors that --row-mix draws from (with --index).", ge=1, before=10
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, nearest
+from labelkit.options.base import StageConfig, nearest, panel
 
-_GATE: JsonDict = {"panel": "Limits"}
+_GATE = panel("Limits")
 
 HIGHER_IS_BETTER = frozenset(
     {
@@ -63,16 +62,16 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not name or not equals or not math.isfinite(value):
-            raise ValueError(f"not NAME=NUMBER: {text}")
+            raise ValueError(f"{text} is not of the form NAME=NUMBER")
         if name in limits:
-            raise ValueError(f"{name} is there twice")
+            raise ValueError(f"{name} is listed twice")
         own = name.rpartition("/")[2]
         if not score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
             guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
-            raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
+            raise ValueError(f"there is no score {own}.{hint} Scores: {', '.join(known)}")
         low = -1 if own in BELOW_ZERO else 0
         if not low <= value <= 1:
             raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
@@ -88,40 +87,30 @@ def _as_share(value: float, before: str) -> str:
 class GateConfig(StageConfig):
     """Options for limits on scores, which end the command with exit code 10 if they are violated."""
 
-    fail_under: tuple[str, ...] = Field(
+    fail_under: tuple[str, ...] = _GATE(
         (),
-        description="Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
+        "Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
         "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit applies to "
         "every result and split; head/all_accuracy=0.8 limits one result.",
-        json_schema_extra=_GATE,
     )
-    fail_over: tuple[str, ...] = Field(
-        (),
-        description="Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1.",
-        json_schema_extra=_GATE,
+    fail_over: tuple[str, ...] = _GATE(
+        (), "Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1."
     )
-    baseline: Path | None = Field(
-        None,
-        description="Exit with code 10 if a score is worse than in this file, an earlier --json output of the command.",
-        json_schema_extra=_GATE,
+    baseline: Path | None = _GATE(
+        None, "Exit with code 10 if a score is worse than in this file, an earlier --json output of the command."
     )
-    tolerance: float = Field(
-        0.0,
-        ge=0,
-        description="How much worse than --baseline a score may be, in the units of --json.",
-        json_schema_extra=_GATE,
-    )
+    tolerance: float = _GATE(0.0, "How much worse than --baseline a score may be, in the units of --json.", ge=0)
 
     @model_validator(mode="after")
     def _check_gate(self) -> GateConfig:
         for name in parse_limits(self.fail_under):
             if score_direction(name.rpartition("/")[2]) < 0:
-                raise ValueError(f"--fail-under: less is better for {name}; use --fail-over")
+                raise ValueError(f"--fail-under: lower is better for {name}; use --fail-over")
         for name in parse_limits(self.fail_over):
             if score_direction(name.rpartition("/")[2]) > 0:
-                raise ValueError(f"--fail-over: more is better for {name}; use --fail-under")
+                raise ValueError(f"--fail-over: higher is better for {name}; use --fail-under")
         if self.tolerance and self.baseline is None:
-            raise ValueError("--tolerance goes with --baseline")
+            raise ValueError("--tolerance requires --baseline")
         if self.tolerance > 1:
             hint = _as_share(self.tolerance, "--tolerance ")
             raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")

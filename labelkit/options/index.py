@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
+from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import IndexOption
 
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_OUTPUT = panel("Output", preset=False)
 
 
 class IndexConfig(IndexOption):
     """Options of commands that read a store and save a named result next to it."""
 
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Name of the result, saved next to the store; default: the command's name.",
-        json_schema_extra=_OUTPUT,
+    result: str | None = _OUTPUT(
+        None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
     )
-    overwrite: bool = Field(
-        False,
-        description="Replace an existing result of this name and its files.",
-        json_schema_extra=_OUTPUT,
-    )
+    overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
 
 
 class ScoresConfig(IndexConfig):
     """Options of commands that score a store and can save the scores next to it."""
 
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Also store the scores as a result of this name.",
-        json_schema_extra=_OUTPUT,
-    )
+    result: str | None = _OUTPUT(None, "Also store the scores as a result of this name.", pattern=RESULT_NAME)

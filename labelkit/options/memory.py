@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import StageConfig, panel
+
+_RUN = panel("Run")
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -21,7 +23,7 @@ def size_bytes(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError("not a size such as 2GiB or 500MB")
+        raise ValueError("must be a size such as 2GiB or 500MB")
     size = int(float(found[1]) * _UNITS[(found[2] or "GiB").upper()])
     if size < 1:
         raise ValueError("must be > 0")
@@ -44,13 +46,12 @@ def checked_size(value: object) -> object:
 
 
 class MemoryConfig(StageConfig):
-    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.max_memory``."""
+    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.embeddings``."""
 
-    max_memory: str | None = Field(
+    max_memory: str | None = _RUN(
         None,
-        description="Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings larger than half of this "
+        "Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings larger than half of this "
         "limit are read in blocks. Default: hold all in memory.",
-        json_schema_extra=option("Run"),
     )
 
     @field_validator("max_memory", mode="before")

@@ -4,75 +4,62 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
+from labelkit.options.base import panel
 from labelkit.options.shared import CheckpointOptions
 
-_MODEL: JsonDict = {"panel": "Model"}
+_MODEL = panel("Model")
 
 
 class ModelConfig(CheckpointOptions):
     """Options for the network and its weights."""
 
-    checkpoint: Path | None = Field(
+    checkpoint: Path | None = _MODEL(
         None,
-        description="Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
+        "Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
         "split they had in the run.",
-        json_schema_extra=_MODEL,
     )
-    backbone: str | None = Field(
+    backbone: str | None = _MODEL(
         None,
-        description="Without --checkpoint: the name of a backbone; several, A+B, whose features are "
-        "concatenated; pixels (the resized image itself); or auto (default): the best backbone with weights on "
-        "this machine, in the hub's cache or in a package.",
-        json_schema_extra=_MODEL,
+        "Backbone to use without --checkpoint: its name; several names, A+B, to concatenate features; "
+        "pixels (the resized image itself); or auto (default). auto: the best backbone with weights on this machine, "
+        "in the hub's cache or in a package.",
     )
-    pretrained: bool = Field(
-        False,
-        description="With --backbone: load published weights, from this machine if available, else from the hub.",
-        json_schema_extra=_MODEL,
+    pretrained: bool = _MODEL(
+        False, "Load published weights for --backbone, from this machine if available, else from the hub."
     )
-    weights: Path | None = Field(
-        None,
-        description="Load weights from this file. Without --backbone, the network is inferred from tensor names and "
-        "shapes.",
-        json_schema_extra=_MODEL,
+    weights: Path | None = _MODEL(
+        None, "Load weights from this file. Without --backbone, the network is inferred from tensor names and shapes."
     )
-    random_weights: bool = Field(
-        False, description="With --backbone: use an untrained network, as a baseline.", json_schema_extra=_MODEL
+    random_weights: bool = _MODEL(False, "Use an untrained network for --backbone, as a baseline.")
+    image_size: int | None = _MODEL(
+        None, "Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).", ge=1, le=2048
     )
-    image_size: int | None = Field(
-        None,
-        ge=1,
-        le=2048,
-        description="Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).",
-        json_schema_extra=_MODEL,
-    )
-    seed: int = Field(0, ge=0, description="Random seed for an untrained network.", json_schema_extra=_MODEL)
+    seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 
     @model_validator(mode="after")
     def _one_model(self) -> ModelConfig:
         sources = [self.pretrained, self.weights is not None, self.random_weights]
         if self.checkpoint is not None and self.backbone is not None:
-            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
+            raise ValueError("pass either --checkpoint (a run folder) or --backbone (a name)")
         if self.checkpoint is not None and any(sources):
-            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+            raise ValueError("--pretrained, --weights and --random-weights require --backbone")
         parts = (self.backbone or "").split("+")
         if len(parts) > 1:
             if not all(parts) or {"auto", "pixels"} & set(parts):
-                raise ValueError("--backbone A+B takes names of networks, neither auto nor pixels")
+                raise ValueError("--backbone A+B requires names of networks, not auto or pixels")
             if self.weights is not None or self.image_size is not None:
-                raise ValueError("--weights and --image-size are of one network; leave them out with --backbone A+B")
+                raise ValueError("--weights and --image-size apply to one network: remove them with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
-            raise ValueError("pixels has no weights")
+            raise ValueError("backbone pixels has no weights: remove the option for weights")
         if self.infers_backbone and (self.random_weights or self.pretrained):
             raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
         if self.uses_best_backbone:
             if self.random_weights:
-                raise ValueError("--random-weights needs a network: give --backbone (a name)")
+                raise ValueError("--random-weights needs a network: pass --backbone (a name)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
-            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
+            raise ValueError("pass one of --pretrained, --weights FILE, --random-weights to set the weights")
         return self
 
     @property

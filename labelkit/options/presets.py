@@ -83,11 +83,9 @@ def resolve(
     config_class: type[C],
     *,
     preset: str | None = None,
-    dataset: str | None = None,
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-    presets_folder: Path | None = None,
 ) -> Resolved[C]:
     """Merge defaults, preset, config file and options into a validated config.
 
@@ -96,41 +94,28 @@ def resolve(
         preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
             preset named like the data set is used if there is one (``folder`` for a path, or ``folder_pretrained`` with
             weights; ``index`` for a store).
-        dataset: the data set that chooses the preset; None takes it from the other sources.
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.
         origins: where each override came from; its option by default.
-        presets_folder: holds ``<method or command>/<name>.yaml``; the shipped ones by default.
 
     Raises:
         ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
     """
-    collected = collect(
-        config_class,
-        preset=preset,
-        dataset=dataset,
-        config_file=config_file,
-        overrides=overrides,
-        origins=origins,
-        presets_folder=presets_folder,
-    )
-    return finish(collected)
+    return finish(collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins))
 
 
 def collect(
     config_class: type[C],
     *,
     preset: str | None = None,
-    dataset: str | None = None,
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-    presets_folder: Path | None = None,
 ) -> Collected[C]:
     """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
-    folder = presets_folder or shipped_presets()
+    folder = shipped_presets()
     faults: list[Fault] = []
 
     file_values: dict[str, object] = {}
@@ -144,8 +129,7 @@ def collect(
             # numbers of a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
-    if dataset is None:
-        dataset = _dataset_of(config_class, overrides, file_values)
+    dataset = _dataset_of(config_class, overrides, file_values)
     of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
     has_weights = any(
         str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
@@ -156,7 +140,7 @@ def collect(
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store, has_weights=has_weights)
+        preset_path = _choose_preset(config_class, preset, dataset, of_store=of_store, has_weights=has_weights)
     except ConfigError as error:
         faults.append(Fault(error.where, error.problem, error.remedy))
     if preset_path is not None:
@@ -189,7 +173,7 @@ def finish(collected: Collected[C]) -> Resolved[C]:
     faults = list(collected.faults)
     for name in collected.missing:
         shown = shell_name(name, collected.config_class.model_fields[name])
-        faults.append(Fault(shown, "missing", f"Give {shown} a value."))
+        faults.append(Fault(shown, "is missing", f"Pass a value for {shown}."))
     if faults:
         raise faults_error(faults)
     try:
@@ -230,9 +214,9 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
     return command[1] if command[0] == "train" else "-".join(command)
 
 
-def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
+def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
     """Return the presets of a command by name, sorted; a user's method has those of the one it extends."""
-    folder = presets_folder or shipped_presets()
+    folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
     found = folder / preset_folder_name(config_class.command)
@@ -310,12 +294,11 @@ def _choose_preset(
     config_class: type[StageConfig],
     preset: str | None,
     dataset: str | None,
-    folder: Path | None,
     *,
     of_store: bool,
     has_weights: bool,
 ) -> Path | None:
-    available = available_presets(config_class, folder)
+    available = available_presets(config_class)
     if preset is not None:
         if preset in available:
             return available[preset]
@@ -363,8 +346,8 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
     for key, value in values.items():
         if key in config_class.constants and key not in fields:
             always = value_text(config_class.constants[key])
-            problem = f"{key}: no option any more, it is always {always} (value {value_text(value)})"
-            faults.append(Fault(name, problem, "Leave it out."))
+            problem = f"{key} is no longer an option and is always {always} (value {value_text(value)})"
+            faults.append(Fault(name, problem, "Remove this key."))
         elif key not in fields:
             close = nearest(key, preset_keys(config_class))
             faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
@@ -372,8 +355,8 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
             faults.append(
                 Fault(
                     name,
-                    f"{key}: only an option, not part of a preset (value {value_text(value)})",
-                    f"Give it as {flag(key)}.",
+                    f"{key} is only an option, not part of a preset (value {value_text(value)})",
+                    f"Pass {flag(key)} instead.",
                 )
             )
     faults += [Fault(name, f"{key}: {problem}", remedy) for key, problem, remedy in _value_faults(config_class, values)]

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.config import JsonDict
 
+from labelkit.options.base import panel
 from labelkit.options.shared import OverwriteOption
 
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_OUTPUT = panel("Output", preset=False)
 
 SHARPEST_T = 32768.0
 
@@ -24,8 +24,8 @@ class PrototypesConfig(OverwriteOption):
     embed_dim: int = Field(..., ge=2, le=100_000, description="Dimension of the prototypes.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
-        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or "
-        "two dimensions), else optimize; optimize: always minimize the loss.",
+        description="How to compute prototypes. auto: the closed form where there is one (up to twice as many classes "
+        "as dimensions, or two dimensions), else optimize; optimize: always minimize the loss.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(
@@ -48,13 +48,5 @@ class PrototypesConfig(OverwriteOption):
     cache: bool = Field(
         True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."
     )
-    out: Path | None = Field(
-        None,
-        description="File to write; default: prototypes-CLASSESxDIM.h5.",
-        json_schema_extra={**_OUTPUT, "makes": "prototypes"},
-    )
-    plot: Path | None = Field(
-        None,
-        description="Also plot the cosine similarities in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    out: Path | None = _OUTPUT(None, "File to write; default: prototypes-CLASSESxDIM.h5.", makes="prototypes")
+    plot: Path | None = _OUTPUT(None, "Also plot the cosine similarities in this PNG.", makes="png")

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
 from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig, PixelOptions
+from labelkit.options.base import panel
 
-_DATA: JsonDict = {"panel": "Data"}
-_MONITOR: JsonDict = {"panel": "Monitor"}
+_DATA = panel("Data")
+_MONITOR = panel("Monitor")
 
 
 class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
@@ -19,21 +17,15 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "none",
-        description="Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
+        "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
         "never uses labels.",
-        json_schema_extra=_DATA,
     )
 
-    knn_neighbors: int = Field(
-        10, ge=1, description="Number of neighbors of the kNN monitor.", json_schema_extra=_MONITOR
-    )
-    knn_temperature: float = Field(
-        0.1,
-        gt=0,
-        description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
-        json_schema_extra=_MONITOR,
+    knn_neighbors: int = _MONITOR(10, "Number of neighbors of the kNN monitor.", ge=1)
+    knn_temperature: float = _MONITOR(
+        0.1, "Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).", gt=0
     )
 
 

@@ -12,7 +12,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import LastOption, StageConfig, option, panel
+
+_STORE = panel("Store", preset=False)
+_LABELS = panel("Labels", preset=False)
+_DATA = panel("Data")
+_IMAGES = panel("Images")
+_OUTPUT = panel("Output", preset=False)
+_MODEL = panel("Model")
+_RUN = panel("Run")
 
 STORE = option("Store", preset=False, aliases=("--store",))
 """Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
@@ -32,53 +40,43 @@ Device = Annotated[str, AfterValidator(_known_device)]
 class IndexOption(StageConfig):
     """Option for the store that a command reads."""
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
+    index: Path = _STORE(..., "Store to read, NAME.h5.", aliases=["--store"])
 
 
 class LabelColumnOption(StageConfig):
     """Option for the column of a CSV file that holds labels."""
 
-    label_column: str | None = Field(
+    label_column: str | None = _LABELS(
         None,
-        description="Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
+        "Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
         "default: label, class or category.",
-        json_schema_extra=option("Labels", preset=False),
     )
 
 
 class LabelsOption(LabelColumnOption):
     """Options of commands that read labels from a file or from a result of ``labelkit label``."""
 
-    labels: Path | None = Field(
+    labels: Path | None = _LABELS(
         None,
-        description="CSV with a path and a label column, or a result from `labelkit label`: its name, or "
+        "CSV with a path and a label column, or a result from `labelkit label`: its name, or "
         "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
-        json_schema_extra=option("Labels", preset=False),
     )
 
 
 class AddedLabelsOption(LabelsOption):
     """Options of commands that learn from the labels of the store and from additional ones."""
 
-    own_labels: bool = Field(
-        True,
-        description="Also use the store's own labels; labels from --labels take precedence.",
-        json_schema_extra=option("Labels", preset=False),
-    )
+    own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
-class SplitOption(StageConfig):
+class SplitOption(LastOption):
     """Option that restricts a command to one split of a store."""
-
-    comes_last: ClassVar[bool] = True
 
     split: str = Field("all", description="Split to use, or all.")
 
 
-class NormalizeOption(StageConfig):
+class NormalizeOption(LastOption):
     """Option that scales embeddings to unit length."""
-
-    comes_last: ClassVar[bool] = True
 
     normalize: bool = Field(True, description="Scale every embedding to unit length first.")
 
@@ -96,45 +94,37 @@ class NewClassesOption(StageConfig):
     @model_validator(mode="after")
     def _the_number_is_given_once(self) -> Self:
         if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
-            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
+            raise ValueError("--num-classes counts all classes, --new-classes only new classes: remove one of them")
         return self
 
 
 class DatasetOptions(StageConfig):
     """Options for the data set whose images a command reads."""
 
-    dataset: str = Field(
+    dataset: str = _DATA(
         "digits",
-        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
-        "a CSV with columns path,label[,split], or archives such as shards/{000..099}.tar. An empty label means "
-        "unlabeled.",
-        json_schema_extra=option("Data"),
+        "A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, a CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
-    data_root: Path = Field(
-        Path("data"), description="Folder with the named data sets.", json_schema_extra=option("Data")
-    )
+    data_root: Path = _DATA(Path("data"), "Folder with the named data sets.")
 
 
 class ListingOptions(StageConfig):
     """Options for listing images in folders or files."""
 
-    exclude: tuple[str, ...] = Field(
+    exclude: tuple[str, ...] = _DATA(
         (),
-        description="Skip images and folders whose name matches one of these comma-separated patterns, such as "
+        "Skip images and folders whose name matches one of these comma-separated patterns, such as "
         "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
-        json_schema_extra={**option("Data"), "before": []},
+        before=[],
     )
-    follow_links: bool = Field(
-        False,
-        description="Follow symbolic links to folders.",
-        json_schema_extra={**option("Data"), "before": False},
-    )
-    max_pixels: float = Field(
+    follow_links: bool = _DATA(False, "Follow symbolic links to folders.", before=False)
+    max_pixels: float = _DATA(
         250e6,
-        gt=0,
-        description="Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
+        "Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
         "4, ... before the network sees them.",
-        json_schema_extra={**option("Data"), "before": 250e6},
+        gt=0,
+        before=250e6,
     )
 
     def listing(self) -> dict[str, Any]:
@@ -142,33 +132,22 @@ class ListingOptions(StageConfig):
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
-class SheetOption(StageConfig):
+class SheetOption(LastOption):
     """Option of commands that draw a contact sheet of images."""
 
-    comes_last: ClassVar[bool] = True
-
-    columns: int = Field(
-        10, ge=1, le=100, description="Images per row of the contact sheet.", json_schema_extra=option("Images")
-    )
+    columns: int = _IMAGES(10, "Images per row of the contact sheet.", ge=1, le=100)
 
 
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
-    max_images: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum images per split, drawn by --seed.",
-        json_schema_extra=option("Data"),
-    )
+    max_images: int | None = _DATA(None, "Maximum images per split, drawn by --seed.", ge=1)
 
 
 class EvalSplitOption(StageConfig):
     """Option of commands that train on one split and score another."""
 
-    eval_split: str = Field(
-        "auto", description="Split to evaluate on; auto: val, else test.", json_schema_extra=option("Data")
-    )
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val, else test.")
 
 
 PICTURES: Final = 6
@@ -180,118 +159,73 @@ class ScoresOutOptions(StageConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
-    out: Path | None = Field(
-        None,
-        description="Also write scores, protocol, network and data as JSON.",
-        json_schema_extra=option("Output", preset=False, makes="json"),
-    )
+    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
-class StoredImagesOptions(StageConfig):
+class StoredImagesOptions(LastOption):
     """Options of commands that reread the images of a store, for instance to draw them."""
 
-    comes_last: ClassVar[bool] = True
-
-    dataset: str | None = Field(
-        None,
-        description="Data set with the images, if they have moved since `labelkit embed`.",
-        json_schema_extra=option("Images"),
-    )
-    data_root: Path = Field(
-        Path("data"),
-        description="With --dataset: folder with the named data sets.",
-        json_schema_extra=option("Images"),
-    )
+    dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
+    data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
 
 
 class CheckpointOptions(StageConfig):
     """Options for the checkpoint of a run."""
 
-    checkpoint: Path | None = Field(
-        None,
-        description="Run folder from `labelkit train`, or a checkpoint in it.",
-        json_schema_extra=option("Model"),
-    )
-    which: Literal["last", "best"] = Field(
-        "last",
-        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
-        json_schema_extra=option("Model"),
+    checkpoint: Path | None = _MODEL(None, "Run folder from `labelkit train`, or a checkpoint in it.")
+    which: Literal["last", "best"] = _MODEL(
+        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
     )
 
 
-class HeldOutOptions(StageConfig):
+class HeldOutOptions(LastOption):
     """Options of commands that evaluate a run on images it was not trained on."""
 
-    comes_last: ClassVar[bool] = True
-
-    which: Literal["last", "best"] = Field(
-        "last",
-        description="Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss.",
-        json_schema_extra={"panel": "Store", "preset": False},
+    which: Literal["last", "best"] = _STORE(
+        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
     )
     split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
 
 
-class DeviceOption(StageConfig):
+class DeviceOption(LastOption):
     """Option for the compute device."""
 
-    comes_last: ClassVar[bool] = True
-
-    device: Device = Field(
-        "auto",
-        description="Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.",
-        json_schema_extra=option("Run"),
-    )
+    device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
-class WorkersOption(StageConfig):
+class WorkersOption(LastOption):
     """Option for the number of workers that read images."""
 
-    comes_last: ClassVar[bool] = True
-
-    num_workers: int | None = Field(
+    num_workers: int | None = _RUN(
         None,
+        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
+        "has room; none for images in memory or fewer than 500.",
         ge=0,
         le=256,
-        description="Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
-        "has room; none for images in memory or fewer than 500.",
-        json_schema_extra=option("Run"),
     )
 
 
-class PrecisionOptions(WorkersOption):
+class PrecisionOptions(WorkersOption, LastOption):
     """Options for the precision and data loading of commands that train a network."""
 
-    comes_last: ClassVar[bool] = True
-
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Floating-point precision of the network.", json_schema_extra=option("Run")
-    )
+    precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
 
 
-class ThreadsOption(StageConfig):
+class ThreadsOption(LastOption):
     """Option for the number of CPU threads of torch."""
 
-    comes_last: ClassVar[bool] = True
-
-    threads: int | None = Field(
-        None, ge=1, description="Number of CPU threads; default: torch's choice.", json_schema_extra=option("Run")
-    )
+    threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
 
 
-class ResamplesOptions(StageConfig):
+class ResamplesOptions(LastOption):
     """Options for bootstrap confidence intervals of scores."""
-
-    comes_last: ClassVar[bool] = True
 
     bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
-class PerClassOption(StageConfig):
+class PerClassOption(LastOption):
     """Option to show scores per class."""
-
-    comes_last: ClassVar[bool] = True
 
     per_class: bool = Field(False, description="Also show the scores per class.")
 
@@ -299,44 +233,29 @@ class PerClassOption(StageConfig):
 class TableOption(StageConfig):
     """Option to write results as a CSV table."""
 
-    csv: Path | None = Field(
-        None,
-        description="CSV to write; default: INDEX.RESULT.csv next to the store.",
-        json_schema_extra=option("Output", preset=False, makes="csv"),
-    )
+    csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
-class StoreOutOption(StageConfig):
+class StoreOutOption(LastOption):
     """Option for the store that a command writes."""
 
-    comes_last: ClassVar[bool] = True
-
-    out: Path = Field(
-        ..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False, makes="store")
-    )
+    out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(StageConfig):
+class ShardsOptions(LastOption):
     """Options of commands that write a store in one or several files."""
 
-    comes_last: ClassVar[bool] = True
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
 
-    shards: int | None = Field(
+    shards: int | None = _OUTPUT(
         None,
+        "Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: one file.",
         ge=1,
         le=10_000,
-        description="Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: "
-        "one file.",
-        json_schema_extra=option("Output", preset=False),
     )
 
 
-class OverwriteOption(StageConfig):
+class OverwriteOption(LastOption):
     """Option to overwrite existing output files."""
 
-    comes_last: ClassVar[bool] = True
-
-    overwrite: bool = Field(
-        False, description="Replace existing files.", json_schema_extra=option("Output", preset=False)
-    )
+    overwrite: bool = _OUTPUT(False, "Replace existing files.")

@@ -6,39 +6,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, value_text
+from labelkit.options.base import StageConfig, panel, value_text
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
 LabelKind = Literal["few", "some", "all", "none"]
 
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
-_RUN: JsonDict = {"panel": "Run"}
-_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_OPTIMIZATION = panel("Optimization")
+_RUN = panel("Run")
+_RUN_ONLY = panel("Run", preset=False)
 
 
 class UpdateOptions(StageConfig):
     """Options for the optimizer, batch size and seed."""
 
-    batch_size: int = Field(
-        128, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
+    batch_size: int = _OPTIMIZATION(128, "Batch size, summed over all processes.", ge=2)
+    optimizer: Literal["sgd", "adam", "adamw"] = _OPTIMIZATION("sgd", "Optimizer.")
+    lr: float = _OPTIMIZATION(0.1, "Peak learning rate.", gt=0)
+    momentum: float = _OPTIMIZATION(0.9, "SGD momentum.", ge=0, lt=1)
+    weight_decay: float = _OPTIMIZATION(
+        5e-5, "Weight decay; biases and one-dimensional parameters are not decayed.", ge=0
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
-    lr: float = Field(0.1, gt=0, description="Peak learning rate.", json_schema_extra=_OPTIMIZATION)
-    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum.", json_schema_extra=_OPTIMIZATION)
-    weight_decay: float = Field(
-        5e-5,
-        ge=0,
-        description="Weight decay; biases and one-dimensional parameters are not decayed.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    clip_grad_norm: float | None = Field(
-        None, gt=0, description="Maximum gradient norm; default: no clipping.", json_schema_extra=_OPTIMIZATION
-    )
-    seed: int = Field(0, ge=0, description="Random seed for everything except the split.", json_schema_extra=_RUN)
+    clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm; default: no clipping.", gt=0)
+    seed: int = _RUN(0, "Random seed for everything except the split.", ge=0)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
@@ -62,68 +54,50 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = Field(10, ge=1, description="Steps between lines of metrics.jsonl.", json_schema_extra=_RUN)
-    deterministic: bool = Field(
+    log_every_steps: int = _RUN(10, "Steps between lines of metrics.jsonl.", ge=1)
+    deterministic: bool = _RUN(
         False,
-        description="Use deterministic algorithms on a GPU, and fail on operations without one. Runs on a CPU are "
+        "Use deterministic algorithms on a GPU, and fail on operations without one. Runs on a CPU are "
         "always deterministic.",
-        json_schema_extra=_RUN,
     )
-    compile: bool = Field(
+    compile: bool = _RUN(
         False,
-        description="Compile the backbone with torch.compile: minutes for the first step, then faster on most GPUs. "
+        "Compile the backbone with torch.compile: minutes for the first step, then faster on most GPUs. "
         "Results differ in the last digits. Not for methods that hook into the backbone.",
-        json_schema_extra=_RUN,
     )
-    guard: Literal["none", "warn", "stop"] = Field(
+    guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        description="Reaction to failed training (exploding loss, collapsed features or prototypes, one dominant "
+        "Reaction to failed training (exploding loss, collapsed features or prototypes, one dominant "
         "cluster, constant weights): stop with exit code 4, warn, or none. Non-finite values always stop the run.",
-        json_schema_extra=_RUN,
     )
-    guard_loss_ratio: float = Field(
+    guard_loss_ratio: float = _RUN(
         100,
-        gt=1,
-        description="The loss counts as exploded above this multiple of the first step's loss or of 1, whichever is "
+        "The loss counts as exploded above this multiple of the first step's loss or of 1, whichever is "
         "larger. In all measured presets, the ratio stays below 10.",
-        json_schema_extra=_RUN,
+        gt=1,
     )
-    guard_min_spread: float = Field(
+    guard_min_spread: float = _RUN(
         1e-4,
+        "The features count as collapsed if their relative spread falls below this value. In measured "
+        "presets, the spread stays above 0.01.",
         ge=0,
         lt=1,
-        description="The features count as collapsed if their relative spread falls below this value. In measured "
-        "presets, the spread stays above 0.01.",
-        json_schema_extra=_RUN,
     )
-    stop_after_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Write a checkpoint and stop after this step; continue with --resume.",
-        json_schema_extra=_RUN_ONLY,
+    stop_after_steps: int | None = _RUN_ONLY(
+        None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
-    out: Path | None = Field(
-        None,
-        description="Run folder to create; default: runs/METHOD-DATASET.",
-        json_schema_extra={**_RUN_ONLY, "makes": "folder"},
-    )
-    init_from: Path | None = Field(
-        None,
-        description="Initialize from the weights of this run folder or weights file.",
-        json_schema_extra=_RUN,
-    )
-    resume: bool = Field(False, description="Resume the run in --out.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Delete an existing run in --out first.", json_schema_extra=_RUN_ONLY)
-    dry_run: bool = Field(
-        False,
-        description="Show configuration, counts, parameters, memory and time without writing anything.",
-        json_schema_extra=_RUN_ONLY,
+    out: Path | None = _RUN_ONLY(None, "Run folder to create; default: runs/METHOD-DATASET.", makes="folder")
+    init_from: Path | None = _RUN(None, "Initialize from the weights of this run folder or weights file.")
+    resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
+    overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")
+    dry_run: bool = _RUN_ONLY(
+        False, "Show configuration, counts, parameters, memory and time without writing anything."
     )
 
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite exclude each other")
+            raise ValueError("resume and overwrite cannot be combined")
         return self
 
     # ------------------------------------------------------------------ facts that trainer and stages ask for
@@ -134,6 +108,9 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     #: Whether images without a label are what the method lives on, so that a run without any is refused.
     needs_unlabeled: ClassVar[bool] = False
 
+    #: Whether ``clip_grad_norm`` clips the gradient of each parameter separately.
+    clips_each_gradient: ClassVar[bool] = False
+
     @property
     def in_epochs(self) -> TrainConfig | None:
         """Return this config if it counts the length of the run in epochs, else ``None``."""
@@ -142,11 +119,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     @property
     def uses_nesterov(self) -> bool:
         """Return whether SGD uses Nesterov momentum."""
-        return False
-
-    @property
-    def clips_each_gradient(self) -> bool:
-        """Return whether ``clip_grad_norm`` clips the gradient of each parameter separately."""
         return False
 
     @property
@@ -173,11 +145,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         """Return the options that set the length of the run, in epochs or steps."""
         return {}
 
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether the run cannot be shortened further."""
-        return False
-
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return the options that reduce a run to a fraction of its length.
 
@@ -201,47 +168,31 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 class TrainConfig(RunConfig):
     """Options of a training run whose length is counted in epochs."""
 
-    epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
-    lr_schedule: Literal["cosine", "constant", "step"] = Field(
-        "cosine",
-        description="Learning-rate schedule; step: drops at --lr-drop-epochs.",
-        json_schema_extra=_OPTIMIZATION,
+    epochs: int = _OPTIMIZATION(..., "Number of training epochs.", ge=1)
+    lr_schedule: Literal["cosine", "constant", "step"] = _OPTIMIZATION(
+        "cosine", "Learning-rate schedule; step: drops at --lr-drop-epochs."
     )
-    lr_drop_epochs: tuple[int, ...] = Field(
-        (),
-        description="With --lr-schedule step: epochs at whose start the learning rate drops.",
-        json_schema_extra=_OPTIMIZATION,
+    lr_drop_epochs: tuple[int, ...] = _OPTIMIZATION(
+        (), "Epochs at whose start the learning rate drops (with --lr-schedule step)."
     )
-    lr_drop_factor: float = Field(
-        0.1,
-        gt=0,
-        lt=1,
-        description="Multiply the learning rate by this factor at each drop (schedule step only).",
-        json_schema_extra=_OPTIMIZATION,
+    lr_drop_factor: float = _OPTIMIZATION(
+        0.1, "Multiply the learning rate by this factor at each drop (only with --lr-schedule step).", gt=0, lt=1
     )
-    lr_update: Literal["epoch", "step"] = Field(
-        "epoch", description="When to update the learning rate.", json_schema_extra=_OPTIMIZATION
+    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "When to update the learning rate.")
+    lr_final_ratio: float = _OPTIMIZATION(
+        1e-3, "Ratio of the final to the peak learning rate (only with --lr-schedule cosine).", ge=0, le=1
     )
-    lr_final_ratio: float = Field(
-        1e-3,
-        ge=0,
-        le=1,
-        description="Ratio of the final to the peak learning rate (schedule cosine only).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_warmup_epochs: int = Field(
-        0, ge=0, description="Number of linear warm-up epochs.", json_schema_extra=_OPTIMIZATION
-    )
-    eval_every_epochs: int = Field(1, ge=1, description="Epochs between evaluations.", json_schema_extra=_RUN)
+    lr_warmup_epochs: int = _OPTIMIZATION(0, "Number of linear warm-up epochs.", ge=0)
+    eval_every_epochs: int = _RUN(1, "Number of epochs between evaluations.", ge=1)
 
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
             raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
-            raise ValueError("lr_schedule step needs lr_drop_epochs")
+            raise ValueError("lr_schedule step requires lr_drop_epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
         return self
 
     @property
@@ -252,11 +203,6 @@ class TrainConfig(RunConfig):
     def length(self) -> dict[str, int]:
         """Return the number of epochs by option name."""
         return {"epochs": self.epochs}
-
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether the run has a single epoch."""
-        return self.epochs == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
@@ -271,19 +217,12 @@ class TrainConfig(RunConfig):
 class StepRunConfig(RunConfig):
     """Options for the length of a run that is counted in optimizer steps."""
 
-    steps: int = Field(..., ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
-    eval_every_steps: int = Field(
-        1000, ge=1, description="Steps between evaluations; each writes a checkpoint.", json_schema_extra=_RUN
-    )
+    steps: int = _OPTIMIZATION(..., "Number of training steps.", ge=1)
+    eval_every_steps: int = _RUN(1000, "Steps between evaluations, which each write a checkpoint.", ge=1)
 
     def length(self) -> dict[str, int]:
         """Return the number of steps by option name."""
         return {"steps": self.steps}
-
-    @property
-    def is_shortest(self) -> bool:
-        """Return whether an evaluation follows every step."""
-        return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps but as many evaluations, since some methods count in evaluations."""
@@ -300,18 +239,17 @@ class StepRunConfig(RunConfig):
 class StepTrainConfig(StepRunConfig):
     """Options for the optimizer and learning rate of a run whose length is counted in steps."""
 
-    nesterov: bool = Field(False, description="Use Nesterov momentum (sgd).", json_schema_extra=_OPTIMIZATION)
-    lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
+    nesterov: bool = _OPTIMIZATION(False, "Use Nesterov momentum (sgd).")
+    lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = _OPTIMIZATION(
         "cosine",
-        description="Learning-rate schedule. cosine: falls to 0 at the end (or later, with --lr-horizon); fixmatch: "
+        "Learning-rate schedule. cosine: falls to 0 at the end (or later, with --lr-horizon); fixmatch: "
         "the first 7/16 of a half-period cosine; ramps: rises at the start and falls at the end (Mean Teacher).",
-        json_schema_extra=_OPTIMIZATION,
     )
 
     @model_validator(mode="after")
     def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            raise ValueError("nesterov needs optimizer sgd with momentum")
+            raise ValueError("nesterov requires optimizer sgd with momentum")
         return self
 
     @property

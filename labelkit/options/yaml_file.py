@@ -14,7 +14,6 @@ from labelkit.files import missing_path_remedy, open_regular
 from labelkit.options.base import Fault, faults_error
 
 _MAX_BYTES = 65536
-_MAX_DEPTH = 16
 _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 
 
@@ -62,12 +61,12 @@ def read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error
     except IsADirectoryError as error:
-        raise ConfigError(where, "a folder, not a YAML file") from error
+        raise ConfigError(where, "is a folder, not a YAML file") from error
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(where, f"cannot be read: {reason}") from error
     if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"larger than {_MAX_BYTES:,} bytes", "A config file holds one short line per option.")
+        raise ConfigError(where, f"larger than {_MAX_BYTES:,} bytes", "A config file has one short line per option.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,7 +77,7 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
     import yaml  # not needed for --help
 
     try:
-        root = yaml.compose(text, Loader=_flat_loader())
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
@@ -90,7 +89,7 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
     if root is None:
         return {}, []
     if not isinstance(root, yaml.MappingNode):
-        return {}, [Fault(name, "not a mapping", "Write one `key: value` per line.")]
+        return {}, [Fault(name, "is not a mapping", "Write one `key: value` per line.")]
 
     values: dict[str, object] = {}
     faults: list[Fault] = []
@@ -98,11 +97,11 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
     for key_node, value_node in root.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            faults.append(Fault(f"{name}:{line}", "a key is not a plain word"))
+            faults.append(Fault(f"{name}:{line}", "contains a key that is not a plain word"))
             continue
         key = key_node.value
         if key in lines:
-            faults.append(Fault(f"{name}:{line}", f"{key}: given twice, first in line {lines[key]}", "Remove one."))
+            faults.append(Fault(f"{name}:{line}", f"{key} is set twice, first in line {lines[key]}", "Remove one."))
             continue
         lines[key] = line
         try:
@@ -110,29 +109,6 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(f"{name}:{line}", f"{key}: {error}"))
     return values, faults
-
-
-def _flat_loader() -> Any:
-    """A loader that ends at deep nesting: a page of brackets would keep PyYAML busy for minutes."""
-    import yaml
-
-    class FlatLoader(yaml.SafeLoader):
-        depth = 0
-
-        def fetch_flow_collection_start(self, kind: Any) -> None:
-            if self.flow_level >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            super().fetch_flow_collection_start(kind)
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.depth >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            self.depth += 1
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-    return FlatLoader
 
 
 def _node_value(node: Any) -> object:
@@ -143,8 +119,8 @@ def _node_value(node: Any) -> object:
         raise ValueError(f"the YAML tag {node.tag} is not allowed")
     if isinstance(node, yaml.SequenceNode):
         if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
-            raise ValueError("a list may hold plain values only")
+            raise ValueError("a list may contain only plain values")
         return [_node_value(item) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
-        raise ValueError("a value or a list of values is expected, not a mapping")
+        raise ValueError("expected a value or a list of values, not a mapping")
     return None if kind == "null" else node.value

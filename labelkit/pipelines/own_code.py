@@ -31,6 +31,6 @@ def check_same_code(noted: Path, method: str, remedy: str) -> None:
     try:
         same = read_object(noted, {"sha256": str})["sha256"] == digest
     except (OSError, ValueError) as error:
-        raise StoreError(str(noted), f"cannot be read: {error}", "Delete it and the runs next to it.") from error
+        raise StoreError(str(noted), f"cannot be read: {error}", "Delete this file and the runs next to it.") from error
     if not same:
         raise OutputExistsError(str(noted.parent), f"contains a run of a different version of {method}'s code", remedy)

@@ -17,7 +17,7 @@ from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.reader import open_file
-from labelkit.store.writer import Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
 
@@ -131,7 +131,8 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
     """
     images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
     datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
-    return write_once(path, Contents.made(schema.FORMAT_MATCHES, datasets, recipe=found.recipe), overwrite=overwrite)
+    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
+    return write_once(path, contents, overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -141,8 +142,9 @@ def read_matches(path: Path) -> MatchFile:
         StoreError: not such a file, damaged, or with values that matches cannot have.
         ResourceError: the system does not let us read it.
     """
+    columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = file.require({**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS})
+        lengths = file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
         rows, count = matches.pairs, lengths["n"]
         if len(rows) and not (0 <= rows.min() and rows.max() < count and (rows[:, 0] != rows[:, 1]).all()):
@@ -192,7 +194,8 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
         ResourceError: the disk is full, no permission, ...
     """
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
-    write_once(path, Contents.made(schema.FORMAT_NEIGHBORS, datasets, recipe=found.recipe), overwrite=True)
+    contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
+    write_once(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
@@ -203,7 +206,7 @@ def read_neighbors(path: Path) -> NeighborFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
-        file.require(schema.NEIGHBOR_COLUMNS)
+        file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
         query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
         if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
             raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
@@ -254,7 +257,7 @@ def write_prototypes(
         ResourceError: the disk is full, no permission, ...
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
-    contents = Contents.made(schema.FORMAT_PROTOTYPES, datasets, recipe=recipe, spread=spread)
+    contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
     return write_once(path, contents, overwrite=overwrite)
 
 
@@ -266,7 +269,7 @@ def read_prototypes(path: Path) -> PrototypeFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
-        file.require(schema.PROTOTYPE_COLUMNS)
+        file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)
         prototypes = file.read("prototypes")
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
         if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):

@@ -14,17 +14,16 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.errors import resource_error
+from labelkit.errors import output_exists, resource_error
 from labelkit.files import open_regular
 
-T = TypeVar("T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _COPY_BYTES = 1 << 22
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -53,6 +52,15 @@ def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
     return loaded
 
 
+@contextlib.contextmanager
+def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
+    """Convert operating-system errors into errors that a user can act on."""
+    try:
+        yield
+    except OSError as error:
+        raise resource_error(error, os.fspath(place)) from error
+
+
 def fsync_folder(path: str | os.PathLike[str]) -> None:
     """Sync a folder so that the names in it are durable, where the system supports it.
 
@@ -61,7 +69,7 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
     """
     if os.name == "nt":
         return
-    try:
+    with translate_os_errors(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -71,8 +79,6 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
                 raise
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise resource_error(error, os.fspath(path)) from error
 
 
 def temporary_name() -> str:
@@ -138,7 +144,7 @@ def commit_bytes(
         The SHA-256 of the content, 64 hexadecimal digits.
 
     Raises:
-        FileExistsError: the file exists and ``replace`` is false.
+        OutputExistsError: the file exists and ``replace`` is false.
         ResourceError: the disk is full, the folder is missing, no permission, ...; no temporary file is left.
     """
     digest = hashlib.sha256()
@@ -152,63 +158,43 @@ def commit_bytes(
     return digest.hexdigest()
 
 
-def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, replace: bool = True) -> None:
+def commit_file(
+    path: str | os.PathLike[str],
+    write: Callable[[BinaryIO], object],
+    *,
+    replace: bool = True,
+    temporary: Path | None = None,
+) -> None:
     """Write a file atomically and durably by a function that receives the open file.
 
     Args:
         path: the final name; its folder must exist.
         write: gets the new file, open for reading and writing in any order.
         replace: whether an existing file is replaced.
-
-    Raises:
-        FileExistsError: the file exists and ``replace`` is false.
-        ResourceError: see ``commit_bytes``.
-    """
-    try:
-        write_new(Path(path), write, replace=replace)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise resource_error(error, str(path)) from error
-
-
-def write_new(path: Path, write: Callable[[BinaryIO], object], *, replace: bool, temporary: Path | None = None) -> None:
-    """Write a file like ``commit_file``, but raise the system's errors unchanged.
-
-    Args:
-        path: the final name.
-        write: gets the new file.
-        replace: whether an existing file is replaced.
         temporary: a new name for the file until then, on the same file system; ``None``: one beside ``path``.
 
     Raises:
-        FileExistsError: the file exists and ``replace`` is false.
-        OSError: the disk is full, ...; no temporary file is left.
+        OutputExistsError: the file exists and ``replace`` is false.
+        ResourceError: see ``commit_bytes``.
     """
-    temporary = temporary or path.parent / temporary_name()
+    temporary = temporary or Path(path).parent / temporary_name()
     try:
-        fill_new(temporary, write)
-        install(temporary, path, replace=replace)
-    except BaseException:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with os.fdopen(descriptor, "w+b", closefd=False) as file:
+                write(file)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        install(temporary, Path(path), replace=replace)
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            raise output_exists(path) from error
+        if isinstance(error, OSError):
+            raise resource_error(error, str(path)) from error
         raise
-
-
-def fill_new(temporary: Path, write: Callable[[BinaryIO], T]) -> T:
-    """Create a file, let a function write it, sync it, and return the function's result.
-
-    Raises:
-        OSError: the disk is full, ...; what was written is left.
-    """
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        with os.fdopen(descriptor, "w+b", closefd=False) as file:
-            made = write(file)
-        os.fsync(descriptor)
-        return made
-    finally:
-        os.close(descriptor)
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:
@@ -223,19 +209,6 @@ def commit_json(path: str | os.PathLike[str], obj: object) -> str:
     return commit_bytes(path, (canonical_json(obj) + "\n").encode())
 
 
-def _fsync_file(path: Path) -> None:
-    # Windows syncs only what is open for writing.
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
     """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
 
@@ -246,16 +219,19 @@ def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[
         ResourceError: the disk is full, no permission, ``final_dir`` is in use, ...
     """
     source, target = Path(tmp_dir), Path(final_dir)
-    try:
-        for folder, folders, files in os.walk(source, topdown=False, onerror=_raise):
-            for name in files:
-                _fsync_file(Path(folder, name))
-            for name in folders:
-                fsync_folder(Path(folder, name))
+    with translate_os_errors(target):
+        for path in sorted(source.rglob("*"), reverse=True):
+            if path.is_dir():
+                fsync_folder(path)
+                continue
+            # Windows syncs only what is open for writing.
+            descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         fsync_folder(source)
         source.replace(target)
-    except OSError as error:
-        raise resource_error(error, str(target)) from error
     fsync_folder(target.parent)
 
 

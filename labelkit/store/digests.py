@@ -6,7 +6,7 @@ The lines of the content digest are described in ``docs/inside/file_format.txt``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,61 +33,28 @@ def sha256_of(blocks: Iterable[Array]) -> Any:
     return digest
 
 
-def rows_per_block(row_bytes: int, block_bytes: int) -> int:
-    """Return the number of rows that share a digest, for blocks of about ``block_bytes``."""
-    return max(1, block_bytes // row_bytes)
-
-
-class BlockDigester:
-    """Incremental SHA-256 of each block of rows of an array that arrives in pieces.
+def content_digest(
+    groups: Iterable[str],
+    attributes: Mapping[str, Mapping[str, Array]],
+    datasets: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], str]],
+) -> str:
+    """Compute the content digest of a file, 64 hexadecimal digits.
 
     Args:
-        block_bytes: bytes of a block, all of its rows together.
+        groups: paths of all groups without a leading slash, the root as the empty path.
+        attributes: by path of their object, then by name; the content digest itself is left out.
+        datasets: by path, type, shape and SHA-256 (hex) of the bytes, or of the block digests.
     """
-
-    def __init__(self, block_bytes: int) -> None:
-        self._block_bytes = self._room = block_bytes
-        self._digest = hashlib.sha256()
-        self._digests: list[bytes] = []
-
-    def update(self, rows: Array) -> None:
-        """Add the next rows to the digests."""
-        view = bytes_of(rows)
-        while view:
-            self._digest.update(view[: self._room])
-            taken = min(self._room, len(view))
-            view, self._room = view[taken:], self._room - taken
-            if self._room == 0:
-                self._digests.append(self._digest.digest())
-                self._digest, self._room = hashlib.sha256(), self._block_bytes
-
-    def finish(self) -> bytes:
-        """Return the concatenated digests of all blocks."""
-        if self._room < self._block_bytes:
-            self._digests.append(self._digest.digest())
-        return b"".join(self._digests)
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
-def group_line(path: str) -> bytes:
-    """Return the digest line of a group, whose path has no leading slash and is empty for the root."""
-    return b"G /" + name_bytes(path)
-
-
-def attribute_line(path: str, name: str, value: Array) -> bytes:
-    """Return the digest line of an attribute."""
-    text = f" {value.dtype.str} {_shape_text(value.shape)} {sha256_of([value]).hexdigest()}"
-    return b"A /" + name_bytes(path) + b"@" + name_bytes(name) + text.encode()
-
-
-def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
-    """Return the digest line of a dataset from the SHA-256 (hex) of its bytes or of its block digests."""
-    return b"D /" + name_bytes(path) + f" {dtype.str} {_shape_text(shape)} {digest}".encode()
-
-
-def digest_of_lines(lines: Iterable[bytes]) -> str:
-    """Compute the content digest (64 hexadecimal digits) of digest lines in any order."""
+    lines = [b"G /" + name_bytes(path) for path in groups]
+    for path, values in attributes.items():
+        for name, value in values.items():
+            if (path, name) != ("", "content_digest"):
+                place = b"A /" + name_bytes(path) + b"@" + name_bytes(name)
+                lines.append(place + _values_text(value.dtype, value.shape, sha256_of([value]).hexdigest()))
+    for path, about in datasets.items():
+        lines.append(b"D /" + name_bytes(path) + _values_text(*about))
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
+
+
+def _values_text(dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
+    return f" {dtype.str} {'x'.join(map(str, shape)) or 'scalar'} {digest}".encode()

@@ -21,7 +21,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.reader import CheckedFile, LazyRows, open_file
-from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text
+from labelkit.store.schema import VIEWS, name_bytes, name_fault, name_text
 from labelkit.store.writer import Contents
 
 _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
@@ -152,7 +152,7 @@ class EmbeddingStore:
             are in the file itself.
     """
 
-    def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
+    def __init__(self, file: CheckedFile, path: Path) -> None:
         self.path = path
         shards = () if file.shards is None else file.shards.files
         self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
@@ -161,14 +161,12 @@ class EmbeddingStore:
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
-        lengths = file.check_axes(schema.STORE_COLUMNS)
-        self.has_images = schema.FEATURE_IMAGELESS not in str(root.get("requires", "")).split(",")
-        for name in (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ())):
-            if name not in file.datasets:
-                raise Refused(file.place(name), "is missing", RESTORE)
+        self.has_images = schema.FEATURE_IMAGELESS not in file.features
+        required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
+        lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
         for name in () if self.has_images else schema.IMAGE_COLUMNS:
             if name in file.datasets:
-                raise Refused(file.place(name), "is there, and the file says that images are not known", RESTORE)
+                raise Refused(file.place(name), "exists, but the file states that images are unknown", RESTORE)
         self.n, self.dim = lengths["n"], lengths["d"]
         self.normalized = bool(root["normalized"])
         self.metric = str(root["metric"])
@@ -176,13 +174,13 @@ class EmbeddingStore:
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
         self.view_recipe = _read_view_recipe(file, self.dim)
-        self.sample_ids = _read_ids(file, verify)
+        self.sample_ids = _read_ids(file)
 
         def column(name: str) -> NDArray[Any] | None:
-            return file.read(name, verify=verify) if name in file.datasets else None
+            return file.read(name) if name in file.datasets else None
 
         def texts(name: str) -> tuple[str, ...]:
-            return tuple(file.read_strings(name, verify=verify)) if name in file.datasets else ()
+            return tuple(file.read_strings(name)) if name in file.datasets else ()
 
         self._of_images = {name: column(name) for name in schema.IMAGE_COLUMNS}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
@@ -191,13 +189,13 @@ class EmbeddingStore:
         self.labeled = check_flags(file, "labeled", column("labeled"))
         self.old_classes = check_flags(file, "old_classes", column("old_classes"))
         if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
-            raise Refused(file.place("skipped"), "holds names without reasons, or reasons without names", RESTORE)
+            raise Refused(file.place("skipped"), "contains names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         self.packed_results = _packed_results(file)
         self._check_values(file)
-        self._embeddings = LazyRows(file, "embeddings", verify=verify)
-        self._extras = {name: LazyRows(file, name, verify=verify) for name in _extra_names(file, self.n)}
-        self._views = LazyRows(file, VIEWS, verify=verify) if self.view_recipe else None
+        self._embeddings = LazyRows(file, "embeddings")
+        self._extras = {name: LazyRows(file, name) for name in _extra_names(file, self.n)}
+        self._views = LazyRows(file, VIEWS) if self.view_recipe else None
 
     @property
     def num_shards(self) -> int:
@@ -211,7 +209,7 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows is not as it was written.
         """
-        return self._embeddings.get()
+        return self._embeddings.rows
 
     @property
     def extras(self) -> dict[str, NDArray[np.float32]]:
@@ -220,12 +218,12 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows is not as it was written.
         """
-        return {name: rows.get() for name, rows in self._extras.items()}
+        return {name: lazy.rows for name, lazy in self._extras.items()}
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
         """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``. Raises as ``extras``."""
-        return None if self._views is None else self._views.get().reshape(self.n, -1, self.dim)
+        return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:
@@ -249,8 +247,8 @@ class EmbeddingStore:
     def _known(self, name: str) -> NDArray[Any]:
         values = self._of_images[name]
         if values is None:
-            problem = "is not known, the rows were imported without their images"
-            raise Mismatch(f"{self.path}:/{name}", problem, "Import them again with --images FOLDER.")
+            problem = "is unknown, since the embeddings were imported without images"
+            raise Mismatch(f"{self.path}:/{name}", problem, "Import the embeddings again with --images FOLDER.")
         return values
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
@@ -263,7 +261,7 @@ class EmbeddingStore:
             return np.arange(self.n)
         if self.splits is None or split not in self.split_names:
             known = ", ".join(self.split_names) or "none"
-            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of them.")
+            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of these.")
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
@@ -291,14 +289,7 @@ class EmbeddingStore:
             labels: (n,) int64, class, -1 = unlabeled.
             labeled: (n,) bool, whether training may use the label.
             class_names: those of the store, then others.
-
-        Raises:
-            ValueError: they do not fit the rows or each other.
         """
-        if labels.shape != (self.n,) or labeled.shape != (self.n,):
-            raise ValueError(f"labels {labels.shape} and labeled {labeled.shape} for {self.n} rows")
-        if labels.max() >= len(class_names) or bool((labels[labeled] < 0).any()):
-            raise ValueError(f"labels up to {labels.max()} of {len(class_names)} classes, or none where labeled")
         other = object.__new__(type(self))
         old = np.isin(np.arange(len(class_names)), labels[labeled])
         changed = {"labels": labels, "labeled": labeled, "class_names": tuple(class_names), "old_classes": old}
@@ -313,7 +304,7 @@ class EmbeddingStore:
         kind = root.get("kind")
         if kind != "embeddings":
             if kind in schema.STORE_KINDS:
-                raise NotAStore(file.where, f"holds {kind}, not embeddings", "Give the store that it belongs to.")
+                raise NotAStore(file.where, f"contains {kind}, not embeddings", "Pass the store that it belongs to.")
             raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
         if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
             problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"
@@ -332,7 +323,7 @@ class EmbeddingStore:
         if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
             raise Refused(file.place("labeled"), "marks samples that have no label", RESTORE)
         if len(set(self.split_names)) < len(self.split_names):
-            raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
+            raise Refused(file.place("split_names"), "contains a name twice", RESTORE)
 
 
 def _packed_results(file: CheckedFile) -> tuple[str, ...]:
@@ -368,22 +359,21 @@ def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> ND
     if values is None:
         return None
     if (values > 1).any():
-        raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
+        raise Refused(file.place(name), "contains values other than 0 and 1", RESTORE)
     return values.astype(np.bool_)
 
 
-def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
-    raw = file.read("sample_ids", verify=verify)
+def _read_ids(file: CheckedFile) -> list[str]:
+    raw = file.read("sample_ids")
     disordered = ~(raw[1:] > raw[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
-        problem = f"{name_text(raw[row])!r} comes twice or out of order"
+        problem = f"{name_text(raw[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
     names = [name_text(one) for one in raw.tolist()]
-    if has_name_fault(names):
-        for row, name in enumerate(names):
-            if fault := name_fault(name):
-                raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
+    for row, name in enumerate(names):
+        if fault := name_fault(name):
+            raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
     return names
 
 
@@ -410,20 +400,12 @@ def read_model(file: CheckedFile) -> ModelIdentity:
 
 def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
     """Return what a store notes of its views, their number per image as ``count``; empty where it keeps none."""
-    info, note = file.datasets.get(VIEWS), file.attributes[""].get("views")
-    if info is None and note is None:
-        return {}
-    if info is None or note is None:
-        problem = "is missing, and root attribute views is there" if info is None else "has no root attribute views"
-        raise Refused(file.place(VIEWS), problem, RESTORE)
-    recipe = file.read_json("", "views")
-    count = recipe.get("count")
-    if type(count) is not int or count < 1:
-        raise Refused(file.place("@views"), "does not say how many views there are", RESTORE)
-    if info.shape[1] != count * dim:
-        problem = f"has {info.shape[1]} values per row, {count} views of {dim} are {count * dim}"
-        raise Refused(file.place(VIEWS), problem, RESTORE)
-    return recipe
+    info, recipe = file.datasets.get(VIEWS), file.read_json("", "views", "{}")
+    count = recipe.get("count", 0)
+    if type(count) is not int or (0 if info is None else info.shape[1]) != count * dim or (count < 1) != (info is None):
+        held = "no views" if info is None else f"{info.shape[1]} values per row"
+        raise Refused(file.place(VIEWS), f"{held}, and root attribute views says {count!r} views of {dim}", RESTORE)
+    return {} if info is None else recipe
 
 
 def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
@@ -433,15 +415,14 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
             yield name
 
 
-def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
+def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
     """Open a finished embedding store and verify its structure.
 
-    Structure, sizes, types and the content digest are always checked.
+    Structure, sizes, types and the content digest are checked at once, each block of the large arrays when they are
+    first used, about one second per gigabyte.
 
     Args:
         path: the file, ``NAME.h5``.
-        verify: also compare every block of array data with its digest when it is first used, about one
-            second per gigabyte.
 
     Raises:
         NotAStore: missing, not HDF5, or of another format.
@@ -453,4 +434,4 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Embeddin
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
-        return EmbeddingStore(file, path, verify=verify)
+        return EmbeddingStore(file, path)

@@ -87,17 +87,16 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(str(self.path), f"result {name} has no value per row", "Leave it out of frame().")
+                raise Mismatch(str(self.path), f"result {name} has no value per row", "Remove it from frame().")
             columns |= found
         return DataFrame(columns)
 
 
-def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Store:
+def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a finished store for a notebook, as ``labelkit.store.embeddings.open_store`` does.
 
     Args:
         path: the file, ``NAME.h5``.
-        verify: also compare every block of array data with its digest when it is first used.
 
     Raises:
         StoreError: it is no store, was made by a newer labelkit, or is damaged.
@@ -105,7 +104,7 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Store:
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
-        return Store(file, path, verify=verify)
+        return Store(file, path)
 
 
 def _named(numbers: NDArray[np.integer], names: Sequence[str]) -> list[str | int | None]:

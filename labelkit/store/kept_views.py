@@ -20,7 +20,7 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import plain_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts, check_space, part_names, translate_os_errors
+from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
 
@@ -94,7 +94,7 @@ class CachedViewPlan:
         return plain_json(plan)
 
 
-class CachedViews:
+class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     """Cache of the outputs of a network's frozen part for views of images, stored in parts.
 
     Args:
@@ -103,46 +103,13 @@ class CachedViews:
 
     Attributes:
         folder: of the parts.
-        parts: the files in it.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
     def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
         self.plan = plan
         loaded = plan.to_json()
-        self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
-        self.parts = Parts(
-            self.folder,
-            loaded,
-            part_names(plan.num_parts),
-            read=self.places,
-            published=lambda: None,
-            overwrite=False,
-        )
-        self.warnings = self.parts.warnings
-
-    def begin(self) -> None:
-        """Create the folder of the cache, or continue an existing one.
-
-        Raises:
-            ResourceError: no permission, or not enough free space.
-            BusyError: another process makes the folder and does not end.
-        """
-        size = int(1.02 * self.plan.num_bytes)
-        what = f"{sum(self.plan.counts)} views of {len(self.plan.rows):,} images"
-        self.parts.begin(lambda: False, lambda: check_space(self.folder, size, self.folder, what))
-
-    def missing(self) -> list[int]:
-        """Return the numbers of the parts that are still to be made. A damaged part is renamed, with a warning.
-
-        Raises:
-            ResourceError: a part cannot be read or renamed.
-        """
-        return [number for number in range(self.plan.num_parts) if not self.parts.is_done(number)]
-
-    def is_there(self, number: int) -> bool:
-        """Return whether a part exists, without reading it."""
-        return self.parts.path(number).exists()
+        super().__init__(beside / f"kept-{plan_digest(loaded)[:_DIGITS]}", loaded, part_names(plan.num_parts))
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write one part of the cache: for each kind of view, (m, v, ...) numbers.
@@ -157,15 +124,10 @@ class CachedViews:
             shape = self._shape(number, kind)
             if given.shape != shape:
                 raise ValueError(f"view {kind} of part {number} has shape {given.shape}, expected {shape}")
-            with np.errstate(over="ignore"):
-                stored = given.astype(self.plan.dtypes[kind])
-            if not np.isfinite(stored).all():
-                large = bool(np.isfinite(given).all())
-                problem = f"a value of the frozen part is {'too large for float16' if large else 'not finite'}"
-                remedy = "Pass --reuse-dtype float32." if large else "The weights are broken; check them."
-                raise StoreError(str(self.folder), problem, remedy)
-            datasets[_name(kind)] = stored
-        self.parts.commit(number, datasets)
+            flat, dtype = given.reshape(len(given), -1), np.dtype(self.plan.dtypes[kind])
+            stored = cast_finite(flat, dtype, lambda _: str(self.folder), "a value of the frozen part", "--reuse-dtype")
+            datasets[_name(kind)] = stored.reshape(shape)
+        self._commit(number, datasets)
 
     def open_all(self) -> list[tuple[NDArray[Any], ...]]:
         """Open the verified values of each part as memory maps, (m, v, ...) for each kind of view.
@@ -174,31 +136,27 @@ class CachedViews:
             StoreError: a part is missing or damaged.
             ResourceError: it cannot be read.
         """
-        found: list[tuple[NDArray[Any], ...]] = []
         for number in range(self.plan.num_parts):
-            path = self.parts.path(number)
-            if not path.exists():
-                raise StoreError(str(path), "is missing", "Run the same command again to recreate the part.")
-            with translate_os_errors(path):
-                places = self.parts.load(number)
-                shapes = [self._shape(number, kind) for kind in range(len(places))]
-                kinds = zip(self.plan.dtypes, places, shapes, strict=True)
-                maps = [np.memmap(path, dtype, "r", offset, shape) for dtype, offset, shape in kinds]
-                found.append(tuple(maps))
-        return found
+            if not self.path(number).exists():
+                remedy = "Run the same command again to recreate the part."
+                raise StoreError(str(self.path(number)), "is missing", remedy)
+        return [self.load(number) for number in range(self.plan.num_parts)]
+
+    def _check_space(self) -> None:
+        what = f"{sum(self.plan.counts)} views of {len(self.plan.rows):,} images"
+        check_space(self.folder, int(1.02 * self.plan.num_bytes), self.folder, what)
 
     def _shape(self, number: int, kind: int) -> tuple[int, ...]:
         return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
 
-    def places(self, number: int, file: CheckedFile) -> list[int]:
-        """Return the byte offsets of the values of each kind of view in the file of a part."""
-        places = []
-        for kind in range(len(self.plan.shapes)):
-            info = file.datasets.get(_name(kind))
-            if info is None or info.shape != self._shape(number, kind) or info.offset is None:
-                raise Mismatch(file.where, "holds other values than its plan says", RESTORE)
-            places.append(info.offset)
-        return places
+    def _read(self, number: int, file: CheckedFile) -> tuple[NDArray[Any], ...]:
+        maps: list[NDArray[Any]] = []
+        for kind, dtype in enumerate(self.plan.dtypes):
+            info, shape = file.datasets.get(_name(kind)), self._shape(number, kind)
+            if info is None or info.shape != shape or info.offset is None:
+                raise Mismatch(file.where, "contains other values than its plan states", RESTORE)
+            maps.append(np.memmap(self.path(number), dtype, "r", info.offset, shape))
+        return tuple(maps)
 
 
 def _name(kind: int) -> str:

@@ -1,7 +1,8 @@
 """The run folder, in which a plan is carried out part by part, and survives a kill.
 
-``Parts`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together: rows
-of a store (``labelkit.store.writing``), files of patches (``labelkit.store.patch_writing``), kept views.
+``RunFolder`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together.
+There are three kinds: rows of a store (``labelkit.store.writing``), files of patches (``labelkit.store.patch_writing``)
+and kept views (``labelkit.store.kept_views``).
 
 A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it. The same plan and values
 give the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
@@ -23,111 +24,107 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError, resource_error
+from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError
 from labelkit.files import NotRegularError, read_bytes, read_json
 from labelkit.store import schema
-from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, try_lock
+from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, translate_os_errors, try_lock
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
-from labelkit.store.writer import Contents, Image
+from labelkit.store.writer import Contents
 
 Held = TypeVar("Held")
 """What a part holds, as it is read."""
 
 
-class Parts(Generic[Held]):
+class RunFolder(Generic[Held]):
     """Run folder in which the parts of one plan are written and verified.
 
     Args:
         folder: the run folder.
         plan: as ``plan.json`` holds it.
         names: of the file of each part.
-        read: number of a part and its file, which is of this plan, to what the part holds; checks that.
-        published: plan digest of what is there under the final name, or ``None``.
         overwrite: replace what is there, and drop an unfinished run of another plan.
-        opened: opens the file of a part.
 
     Attributes:
         folder: the run folder.
         digest: of the plan.
+        already_done: what is made of the parts is there already, by the same plan.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: Mapping[str, Any],
-        names: Sequence[str],
-        *,
-        read: Callable[[int, CheckedFile], Held],
-        published: Callable[[], object],
-        overwrite: bool,
-        opened: Callable[[Path], CheckedFile] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, plan: Mapping[str, Any], names: Sequence[str], *, overwrite: bool = False) -> None:
         self.folder = folder
         self.digest = plan_digest(plan)
+        self.already_done = False
         self.warnings: list[str] = []
-        self._plan = dict(plan)
+        self._stored_plan = dict(plan)
         self._names = names
-        self._read = read
-        self._opened = opened or open_part
-        self._published = published
         self._overwrite = overwrite
+
+    # ---- what each kind of run says
+
+    def _read(self, number: int, file: CheckedFile) -> Held:
+        """Return what a part of this plan holds; checks that."""
+        raise NotImplementedError
+
+    def _check_space(self) -> None:
+        """Raise what forbids the run, before anything is written."""
+        raise NotImplementedError
+
+    def _opened(self, path: Path) -> CheckedFile:
+        return open_part(path)
+
+    def _is_finished(self) -> bool:
+        """Return whether all is made already."""
+        return False
+
+    def _published_plan(self) -> object:
+        """Return the digest of the plan of what is there under the final name, or ``None``."""
+        return None
 
     # ---- the folder
 
-    def begin(
-        self, is_finished: Callable[[], bool], check: Callable[[], None], files: Mapping[str, bytes] | None = None
-    ) -> bool:
-        """Begin or continue the run, and return whether there is work to do.
+    def begin(self, files: Mapping[str, bytes] | None = None) -> None:
+        """Begin or continue the run, unless all is made already; then what is left of it is removed.
 
         Args:
-            is_finished: whether all is made already; then what is left of the run is removed.
-            check: raises what forbids the run; nothing was written yet.
             files: of the run folder, by name, committed before the plan.
 
         Raises:
+            OutputExistsError: something else is there.
             Mismatch: an unfinished run has another plan; names the keys.
-            ResourceError: no permission, the disk is full, ...
+            ResourceError: no permission, not enough free space, ...
             BusyError: another process is publishing.
         """
         while True:
-            if is_finished():
+            self.already_done = self._is_finished()
+            if self.already_done:
                 self._remove_leftover()
-                return False
-            check()
+                return
+            self._check_space()
             with translate_os_errors(self.folder):
                 (self.folder / "parts").mkdir(parents=True, exist_ok=True)
             with hold_lock(self.folder) as still_there:
                 if still_there:
                     self._commit_plan(files or {})
-                    return True
+                    return
             # Another process published and removed the run folder while we waited for it.
 
-    def check_plan(self) -> None:
-        """Refuse to continue a run of another plan, unless it is to be overwritten.
-
-        Raises:
-            Mismatch: the plan in the folder is not ours; names the keys.
-        """
-        if not self._overwrite:
-            self._compare(read_plan(self.folder))
-
     def _compare(self, loaded: dict[str, Any] | None) -> None:
-        if loaded is not None and loaded != self._plan:
-            keys = ", ".join(differing_keys(loaded, self._plan))
-            remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
-            raise Mismatch(str(self.folder), f"an unfinished run differs in: {keys}", remedy)
+        if loaded is not None and loaded != self._stored_plan:
+            keys = ", ".join(differing_keys(loaded, self._stored_plan))
+            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
+            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
 
     def _remove_leftover(self) -> None:
-        if self.folder.exists() and read_plan(self.folder) in (None, self._plan):
-            self.clear()
+        if self.folder.exists() and read_plan(self.folder) in (None, self._stored_plan):
+            self._clear()
 
     def _commit_plan(self, files: Mapping[str, bytes]) -> None:
         loaded = read_plan(self.folder)
-        if loaded is not None and loaded != self._plan and self._overwrite:
+        if loaded is not None and loaded != self._stored_plan and self._overwrite:
             with translate_os_errors(self.folder):
                 shutil.rmtree(self.folder / "parts")
                 (self.folder / "plan.json").unlink()
@@ -141,7 +138,7 @@ class Parts(Generic[Held]):
             if current != data:
                 commit_bytes(path, data)
         if loaded is None:
-            commit_json(self.folder / "plan.json", self._plan)
+            commit_json(self.folder / "plan.json", self._stored_plan)
             # Where locks do nothing, another worker may have been first.
             self._compare(read_plan(self.folder))
 
@@ -151,66 +148,55 @@ class Parts(Generic[Held]):
         """Return the path of a part's file."""
         return self.folder / "parts" / self._names[number]
 
-    def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Write a part to disk atomically.
-
-        Raises:
-            ResourceError: the disk is full, ...
-        """
+    def _commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
+        """Write a part to disk atomically."""
         contents = Contents.of(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
-        data = Image(contents, block_bytes=1 << 62).to_bytes()
+        data = contents.sealed(1 << 62).to_bytes()
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
-    def is_done(self, number: int) -> bool:
-        """Return whether a valid part exists. A damaged one is renamed to ``.bad``, with a warning.
+    def pending_parts(self) -> list[int]:
+        """Return the parts not yet written, in order.
+
+        Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and returned.
 
         Raises:
-            ResourceError: it cannot be read or renamed.
+            ResourceError: a part cannot be read or renamed.
         """
+        return [] if self.already_done else [number for number in range(len(self._names)) if not self._is_done(number)]
+
+    def _is_done(self, number: int) -> bool:
         path = self.path(number)
-        try:
-            if not path.exists():
-                return False
-            self._load(number)
-        except StoreError as error:
-            with translate_os_errors(path):
+        with translate_os_errors(path):
+            try:
+                if path.exists():
+                    self.load(number)
+                    return True
+            except StoreError as error:
                 path.replace(path.with_name(path.name + ".bad"))
-            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
-            return False
-        except OSError as error:
-            raise resource_error(error, str(path)) from error
-        return True
+                self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad and recreated")
+        return False
 
     def load(self, number: int) -> Held:
-        """Read and verify a part that is to be published.
+        """Read and verify a part.
 
         Raises:
             StoreError: it is damaged, or of another plan.
             ResourceError: it cannot be read.
         """
         try:
-            return self._load(number)
+            with translate_os_errors(self.path(number)), self._opened(self.path(number)) as file:
+                root = file.attributes[""]
+                if root.get("plan_digest") != self.digest or root.get("part", number) != number:
+                    raise Mismatch(file.where, "belongs to another plan", RESTORE)
+                return self._read(number, file)
         except StoreError as error:
-            remedy = "Run the same command again; the part will be made again."
+            remedy = "Run the same command again; the part will be recreated."
             raise type(error)(error.where, error.problem, remedy) from error
-        except OSError as error:
-            raise resource_error(error, str(self.path(number))) from error
-
-    def _load(self, number: int) -> Held:
-        with self._opened(self.path(number)) as file:
-            root = file.attributes[""]
-            if root.get("plan_digest") != self.digest or root.get("part", number) != number:
-                raise Mismatch(file.where, "belongs to another plan", RESTORE)
-            return self._read(number, file)
 
     # ---- publishing
 
-    def is_published(self) -> bool:
-        """Return whether another process has published the result and removed the run folder."""
-        return not self.folder.exists() and self._published() == self.digest
-
     @contextlib.contextmanager
-    def publishing(self) -> Iterator[bool]:
+    def _publishing(self) -> Iterator[bool]:
         """Hold the lock of the run folder during publishing, and yield whether there is still work to do.
 
         Raises:
@@ -218,23 +204,22 @@ class Parts(Generic[Held]):
             BusyError: another process is publishing.
             ResourceError: the lock file cannot be made.
         """
+        if self.already_done or (not self.folder.exists() and self._published_plan() == self.digest):
+            yield False
+            return
         with hold_lock(self.folder) as still_there:
-            if (not self._overwrite or not still_there) and self._published() == self.digest:
+            if (not self._overwrite or not still_there) and self._published_plan() == self.digest:
                 self._remove_leftover()
                 yield False
                 return
             missing = [number for number in range(len(self._names)) if not self.path(number).exists()]
             if missing:
-                problem = f"{len(missing)} of {len(self._names)} parts are missing, the first is {missing[0]}"
-                raise StoreError(str(self.folder), problem, "Run the same command again to make them.")
+                problem = f"{len(missing)} of {len(self._names)} parts are missing, first: {missing[0]}"
+                raise StoreError(str(self.folder), problem, "Run the same command again to create them.")
             yield True
 
-    def clear(self) -> None:
-        """Remove the run folder after its parts were published.
-
-        Raises:
-            ResourceError: something in it cannot be removed.
-        """
+    def _clear(self) -> None:
+        """Remove the run folder after its parts were published."""
         with translate_os_errors(self.folder):
             shutil.rmtree(self.folder)
         fsync_folder(self.folder.parent)
@@ -255,7 +240,7 @@ def open_part(path: Path) -> CheckedFile:
     raw = read_bytes(path)
     data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
     if hashlib.sha256(data).digest() != digest:
-        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
+        raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", RESTORE)
     return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
 
 
@@ -298,16 +283,15 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
         ResourceError: it cannot be read.
     """
     path = folder / "plan.json"
-    try:
-        loaded = read_json(path)
-    except FileNotFoundError:
-        return None
-    except (NotRegularError, ValueError):
-        loaded = None
-    except OSError as error:
-        raise resource_error(error, str(path)) from error
+    with translate_os_errors(path):
+        try:
+            loaded = read_json(path)
+        except FileNotFoundError:
+            return None
+        except (NotRegularError, ValueError):
+            loaded = None
     if not isinstance(loaded, dict):
-        problem = "is not a plan, the file was changed or the disk is failing"
+        problem = "is not a plan: the file was changed, or the disk is failing"
         raise Damaged(str(path), problem, "Delete the run folder.")
     return loaded
 
@@ -329,7 +313,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
         there = sum(size_of(path) for path in (folder / "parts").glob("*.h5"))
     needed -= there
     if free < needed:
-        problem = f"{free / 1e6:.1f} MB free where this run needs {needed / 1e6:.1f} MB ({what})"
+        problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
         raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
 
 
@@ -342,15 +326,6 @@ def size_of(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def translate_os_errors(place: Path) -> Iterator[None]:
-    """Convert operating-system errors into errors that a user can act on."""
-    try:
-        yield
-    except OSError as error:
-        raise resource_error(error, str(place)) from error
-
-
-@contextlib.contextmanager
 def hold_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a run folder, which the system releases when the process ends in any way.
 
@@ -360,11 +335,17 @@ def hold_lock(folder: Path) -> Iterator[bool]:
         BusyError: a live process holds it for longer than a moment.
         ResourceError: the lock file cannot be made.
     """
+    path, deadline = folder / "lock", time.monotonic() + LOCK_SECONDS
     with translate_os_errors(folder):
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _wait_for_lock(descriptor, folder)
-        yield _is_same_file(descriptor, folder / "lock")
+        with translate_os_errors(folder):
+            while not try_lock(descriptor):
+                if time.monotonic() > deadline:
+                    problem = "another process is working on this output"
+                    raise BusyError(str(folder), problem, "Wait until it ends, or choose another output.")
+                time.sleep(0.02)
+        yield path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
     finally:
         os.close(descriptor)
 
@@ -379,20 +360,3 @@ def remove_leftovers(folder: Path) -> None:
             old = time.time() - left.stat().st_mtime > _LEFT_SECONDS
             if found is not None and old and not psutil.pid_exists(int(found[1])):
                 left.unlink(missing_ok=True)
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _wait_for_lock(descriptor: int, folder: Path) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    with translate_os_errors(folder):
-        while not try_lock(descriptor):
-            if time.monotonic() > deadline:
-                problem = "another process is working on this output"
-                raise BusyError(str(folder), problem, "Wait for it to end, or choose another output.")
-            time.sleep(0.02)

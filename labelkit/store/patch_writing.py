@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json
+from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json, translate_os_errors
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import Parts, cast_finite, check_space, translate_os_errors
+from labelkit.store.parts import RunFolder, cast_finite, check_space
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.writer import Contents, Image, strings
+from labelkit.store.writer import Contents, strings
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _WrittenFile:
     content_digest: str
 
 
-class PatchRun:
+class PatchRun(RunFolder[_WrittenFile]):
     """Resumable run that writes the patch features of a store; created by ``PatchRun.open``.
 
     Attributes:
@@ -65,23 +65,12 @@ class PatchRun:
         warnings: what the user should know, such as files that were damaged and are made again.
     """
 
-    def __init__(self, out: Path, plan: PatchPlan, *, overwrite: bool) -> None:
+    def __init__(self, out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
         self.out = out
         self.plan = plan
-        self.already_done = False
-        self._overwrite = overwrite
         self._target = patches_folder(out)
-        self._names = [f"SET-{number:05d}-of-{len(plan.pieces):05d}.h5" for number in range(len(plan.pieces))]
-        self._parts = Parts(
-            patches_run_folder(out),
-            plan.to_json(),
-            self._names,
-            read=_read,
-            published=self._plan_of_set,
-            overwrite=overwrite,
-            opened=lambda path: open_file(path, schema.FORMAT_STORE),
-        )
-        self.warnings = self._parts.warnings
+        names = [f"SET-{number:05d}-of-{len(plan.pieces):05d}.h5" for number in range(len(plan.pieces))]
+        super().__init__(patches_run_folder(out), plan.to_json(), names, overwrite=overwrite)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
@@ -99,28 +88,12 @@ class PatchRun:
             BusyError: another process is publishing them.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run.already_done = not run._parts.begin(run._is_finished, run._check_space)
+        run.begin()
         return run
-
-    @classmethod
-    def check(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> None:
-        """Check that the patches can be written, as ``open`` does, but without beginning the run.
-
-        ``open`` is for when the run of the rows is open.
-
-        Raises:
-            StoreError, Mismatch, ResourceError: as ``open``.
-        """
-        run = cls(Path(out), plan, overwrite=overwrite)
-        if not run._is_finished():
-            run._parts.check_plan()
-            run._check_space()
 
     def pending_parts(self) -> list[int]:
         """Return the parts of the store whose patches are still to be made, in order."""
-        if self.already_done:
-            return []
-        return sorted({piece[0] for number, piece in enumerate(self.plan.pieces) if not self._parts.is_done(number)})
+        return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
     def pieces_of(self, part: int) -> list[int]:
         """Return the numbers of the pieces in a part of the store, in order."""
@@ -132,17 +105,13 @@ class PatchRun:
         Raises:
             StoreError: a number is not finite in the stored type; names the image.
             ResourceError: the disk is full, ...
-            ValueError: shapes or positions do not fit the plan.
+            ValueError: shapes do not fit the plan.
         """
-        plan, (_, start, stop) = self.plan, self.plan.pieces[number]
+        plan = self.plan
         rows = np.asarray(piece.rows, dtype="<i8")
         shape = (len(rows), plan.count, plan.dim)
         if piece.features.shape != shape or piece.regions.shape != (len(rows), 4):
             raise ValueError(f"a piece of {len(rows)} rows has {piece.features.shape}, expected {shape}")
-        if len(rows) and (rows[0] < start or rows[-1] >= stop or (np.diff(rows) < 1).any()):
-            raise ValueError(f"rows of piece {number} must be different positions in [{start}, {stop}), in order")
-        if (piece.cells is not None) != plan.is_sampled:
-            raise ValueError("cells go with patches that are drawn")
         names = [plan.rows.sample_ids[row] for row in rows.tolist()]
         flat, kind = piece.features.reshape(len(rows), -1), np.dtype(plan.dtype)
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
@@ -153,7 +122,7 @@ class PatchRun:
             normalized=0,
             metric=plan.rows.metric,
             created_by=plan.rows.created_by,
-            plan_digest=self._parts.digest,
+            plan_digest=self.digest,
             grid=f"{plan.grid[0]}x{plan.grid[1]}",
         )
         replace(plan.rows.model, layer=plan.layer, pooling="none").put(contents)
@@ -164,7 +133,7 @@ class PatchRun:
         contents.datasets["sample_ids"] = strings(names)
         if piece.cells is not None:
             contents.datasets["cells"] = piece.cells.reshape(-1, 2).astype("<u2")
-        commit_file(self._parts.path(number), Image(contents).write)
+        commit_file(self.path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:
         """Write ``SET.json`` and rename the folder of patch files to its final name.
@@ -181,13 +150,11 @@ class PatchRun:
             BusyError: another process is publishing them.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or self._parts.is_published():
-            return self._target
-        if store.plan_digest != self.plan.rows.digest():
-            raise Mismatch(str(store.path), "was made by another plan than its patches", RESTORE)
-        with self._parts.publishing() as to_do:
+        with self._publishing() as to_do:
             if to_do:
-                listed, folder = self._listed(store), self._parts.path(0).parent
+                if store.plan_digest != self.plan.rows.digest():
+                    raise Mismatch(str(store.path), "was made by a different plan from its patches", RESTORE)
+                listed, folder = self._listed(store), self.path(0).parent
                 commit_json(folder / SET_NAME, listed)
                 with translate_os_errors(self._target):
                     for old in folder.iterdir():
@@ -196,11 +163,21 @@ class PatchRun:
                     if self._target.exists():
                         shutil.rmtree(self._target)
                 commit_folder(folder, self._target)
-                self._parts.clear()
+                self._clear()
         return self._target
 
     def _check_space(self) -> None:
-        check_space(self._parts.folder, self.plan.estimated_bytes(), self.out, "the patches")
+        check_space(self.folder, self.plan.estimated_bytes(), self.out, "the patches")
+
+    def _opened(self, path: Path) -> CheckedFile:
+        return open_file(path, schema.FORMAT_STORE)
+
+    def _read(self, number: int, file: CheckedFile) -> _WrittenFile:
+        """Inspect all of a file of the set, and return what is listed of it."""
+        for name in ("patches", "sample_ids"):
+            for _ in file.verified_blocks(name):
+                pass
+        return _WrittenFile(file.read_strings("sample_ids"), file.datasets["patches"].shape[0], file.content_digest)
 
     def _is_finished(self) -> bool:
         if self._overwrite or not (self._target / SET_NAME).exists():
@@ -209,11 +186,11 @@ class PatchRun:
             listed = read_set_json(self._target)
         except StoreError as error:
             raise output_exists(self._target, state=f"and cannot be used ({error.problem})") from error
-        if listed.get("plan_digest") == self._parts.digest:
+        if listed.get("plan_digest") == self.digest:
             return True
         raise output_exists(self._target, state="and was made from other images, another model or other options")
 
-    def _plan_of_set(self) -> object:
+    def _published_plan(self) -> object:
         try:
             return read_set_json(self._target).get("plan_digest")
         except StoreError:
@@ -224,22 +201,22 @@ class PatchRun:
         entries: list[dict[str, Any]] = []
         row = 0
         for number, name in enumerate(self._names):
-            found = self._parts.load(number)
+            found = self.load(number)
             stop = row + len(found.sample_ids)
             if found.sample_ids != list(store.sample_ids[row:stop]):
-                problem = "other images could be read when its patches were made"
-                raise Mismatch(str(store.path), problem, "Make both again with --overwrite.")
+                problem = "other images were readable when its patches were made"
+                raise Mismatch(str(store.path), problem, "Recreate both with --overwrite.")
             entry = {"name": name, "row_start": row, "row_stop": stop}
             entries.append({**entry, "patches": found.patches, "content_digest": found.content_digest})
             row = stop
         if row != store.n:
-            remedy = "Make both again with --overwrite."
-            raise Mismatch(str(store.path), f"has {store.n} rows, its patches {row}", remedy)
+            remedy = "Recreate both with --overwrite."
+            raise Mismatch(str(store.path), f"has {store.n} embeddings, but its patches have {row}", remedy)
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,
             "format_version": schema.FORMAT_VERSION,
             "store_digest": store.content_digest,
-            "plan_digest": self._parts.digest,
+            "plan_digest": self.digest,
             "recipe": self.plan.recipe,
             "dim": self.plan.dim,
             "dtype": self.plan.dtype,
@@ -248,11 +225,3 @@ class PatchRun:
             "files": entries,
         }
         return {**listed, "sha256": hashlib.sha256(canonical_json(listed).encode()).hexdigest()}
-
-
-def _read(number: int, file: CheckedFile) -> _WrittenFile:
-    """Inspect all of a file of the set, and return what is listed of it."""
-    for name in ("patches", "sample_ids"):
-        for _ in file.verified_blocks(name):
-            pass
-    return _WrittenFile(file.read_strings("sample_ids"), file.datasets["patches"].shape[0], file.content_digest)

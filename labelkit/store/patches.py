@@ -19,8 +19,7 @@ from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
-from labelkit.store.reader import CheckedFile, LazyRows, open_file
-from labelkit.store.structure import open_regular
+from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
 
 SET_NAME = "SET.json"
 _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
@@ -91,23 +90,23 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     """
     path = folder / SET_NAME
     if not path.is_file():
-        remedy = "Make them: repeat the command that made the store with --dense."
+        remedy = "Repeat the command that made the store, with --dense."
         raise NotAStore(str(folder), "the store has no patches", remedy)
     with open_regular(path) as file:
         raw = file.read()
     try:
         loaded = parse_json(raw)
     except ValueError as error:
-        raise Damaged(str(path), "is not JSON, the file was changed or the disk is failing", _REMAKE) from error
+        raise Damaged(str(path), "is not JSON: the file was changed, or the disk is failing", _REMAKE) from error
     if not isinstance(loaded, dict) or loaded.get("format") != schema.FORMAT_PATCHES:
         raise NotAStore(str(path), "is not a set of patches", _REMAKE)
     major = str(loaded.get("format_version", "")).partition(".")[0]
     if not (major.isdecimal() and major.isascii()) or int(major) > schema.MAJOR_VERSION:
-        problem = f"written in format {loaded.get('format_version')!r}; this labelkit reads {schema.FORMAT_VERSION}"
-        raise VersionError(str(path), problem, "Update labelkit.")
+        problem = f"was written in format {loaded.get('format_version')!r}, not {schema.FORMAT_VERSION}"
+        raise VersionError(str(path), problem, "Upgrade labelkit.")
     digest = loaded.pop("sha256", None)
     if digest != hashlib.sha256(canonical_json(loaded).encode()).hexdigest():
-        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", _REMAKE)
+        raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", _REMAKE)
     _check_set(path, loaded)
     return {**loaded, "sha256": digest}
 
@@ -126,39 +125,55 @@ def _check_set(path: Path, loaded: dict[str, Any]) -> None:
         raise Refused(str(path), "does not list files of successive rows", _REMAKE)
 
 
-class _SetFile:
-    """One file of a set, checked; holds no open file but maps."""
+class PatchFile:
+    """One file of a set, checked except for its features; holds no open file but maps.
 
-    def __init__(self, file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any], verify: bool) -> None:
+    Args:
+        file: the checked file.
+        entry: what ``SET.json`` says about it.
+        listed: content of ``SET.json``.
+        model: that made the store; ``None``: it is not known.
+
+    Raises:
+        StoreError: it is another file, of another model, or holds what it cannot.
+    """
+
+    def __init__(
+        self,
+        file: CheckedFile,
+        entry: dict[str, Any],
+        listed: dict[str, Any],
+        model: ModelIdentity | None,
+    ) -> None:
         root = file.attributes[""]
         if root.get("kind") != "patches":
-            raise NotAStore(file.where, f"holds {root.get('kind')!r}, not patches", _REMAKE)
+            raise NotAStore(file.where, f"contains {root.get('kind')!r}, not patches", _REMAKE)
         expected = {"store_digest": listed["store_digest"], "plan_digest": listed["plan_digest"]}
         expected |= {name: entry[name] for name in ("row_start", "row_stop")}
         differing = [name for name, value in expected.items() if root.get(name, value) != value]
         if differing or file.content_digest != entry["content_digest"]:
             what = ", ".join(differing) or "content_digest"
             raise Mismatch(file.where, f"is not the file that {SET_NAME} names: {what} differ", _REMAKE)
-        for name in schema.PATCH_COLUMNS:
-            if name not in file.datasets and name != "cells":
-                raise Refused(file.place(name), "is missing", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
-        file.check_axes(schema.PATCH_COLUMNS, known)
+        file.check_axes(schema.PATCH_COLUMNS, known, required=schema.PATCH_COLUMNS.keys() - {"cells"})
         if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
             raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
-        self.model: ModelIdentity = read_model(file)
-        offsets = file.read("patch_offsets", verify=verify)
-        self.grids: NDArray[np.int64] = file.read("grids", verify=verify).astype(np.int64)
-        self.regions: NDArray[np.float32] = file.read("regions", verify=verify)
+        keys = [] if model is None else read_model(file).differences(model)
+        if differing := [key for key in keys if key not in ("layer", "pooling")]:
+            problem = f"was made by a different model from the store: {', '.join(differing)} differ"
+            raise Mismatch(file.where, problem, _REMAKE)
+        offsets = file.read("patch_offsets")
+        self.grids: NDArray[np.int64] = file.read("grids").astype(np.int64)
+        self.regions: NDArray[np.float32] = file.read("regions")
         self.cells: NDArray[np.int64] | None = None
         if "cells" in file.datasets:
-            self.cells = file.read("cells", verify=verify).astype(np.int64)
+            self.cells = file.read("cells").astype(np.int64)
         total = entry["patches"]
         if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
             raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
-        self.patches = LazyRows(file, "patches", verify=verify)
+        self.patches = LazyRows(file, "patches")
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
@@ -167,20 +182,6 @@ class _SetFile:
             return self.cells[self.offsets[first] : self.offsets[last]]
         shapes = [np.indices(tuple(grid)).reshape(2, -1).T for grid in self.grids[first:last].tolist()]
         return np.concatenate(shapes) if shapes else np.zeros((0, 2), dtype=np.int64)
-
-
-def check_set_file(file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any]) -> ModelIdentity:
-    """Check a file of a patch set except for its features, and return the model that made it.
-
-    Args:
-        file: the checked file.
-        entry: what ``SET.json`` says about it.
-        listed: content of ``SET.json``.
-
-    Raises:
-        StoreError: it is another file, or holds what it cannot.
-    """
-    return _SetFile(file, entry, listed, verify=False).model
 
 
 class PatchSet:
@@ -204,7 +205,7 @@ class PatchSet:
         self.folder = folder
         self._listed = listed
         self._model = model
-        self._files: dict[int, _SetFile] = {}
+        self._files: dict[int, PatchFile] = {}
         self._stops = np.array([entry["row_stop"] for entry in listed["files"]], dtype=np.int64)
         counts = [0, *(entry["patches"] for entry in listed["files"])]
         self._first_patches = np.cumsum(np.array(counts, dtype=np.int64))
@@ -233,7 +234,7 @@ class PatchSet:
         left, top, right, bottom = (float(edge) for edge in file.regions[local])
         grid = (int(file.grids[local, 0]), int(file.grids[local, 1]))
         cells = file.cells_of(local, local + 1)
-        return ImagePatches(file.patches.get(start, stop), cells, grid, (left, top, right, bottom))
+        return ImagePatches(file.patches.rows[start:stop], cells, grid, (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
         """Return the index of the first patch of each image in the set, then the total, (n + 1,)."""
@@ -261,7 +262,7 @@ class PatchSet:
             counts = np.diff(file.offsets[first : last + 1])
             image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
             begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
+            yield PatchBlock(file.patches.rows[low:high], image_rows, file.cells_of(first, last), begin)
             row = file.row_start + last
 
     def verify(self) -> None:
@@ -273,17 +274,22 @@ class PatchSet:
         for _ in self.blocks():
             pass
 
-    def _file(self, number: int) -> _SetFile:
+    def _file(self, number: int) -> PatchFile:
         if number not in self._files:
             entry = self._listed["files"][number]
             with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
-                found = _SetFile(file, entry, self._listed, verify=True)
-            differing = [key for key in found.model.differences(self._model) if key not in ("layer", "pooling")]
-            if differing:
-                problem = f"made by another model than the store: {', '.join(differing)} differ"
-                raise Mismatch(file.where, problem, _REMAKE)
-            self._files[number] = found
+                self._files[number] = PatchFile(file, entry, self._listed, self._model)
         return self._files[number]
+
+
+def check_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
+    """Refuse patches, of which ``listed`` is the content of ``SET.json``, that belong to other content than a store's.
+
+    Raises:
+        Mismatch: they do.
+    """
+    if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
+        raise Mismatch(str(folder), f"the patches belong to a different version of {store.path}", _REMAKE)
 
 
 def open_patches(store: EmbeddingStore) -> PatchSet:
@@ -296,9 +302,8 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     """
     folder = patches_folder(store.path)
     listed = read_set_json(folder)
-    if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
-        raise Mismatch(str(folder), f"the patches belong to other content than {store.path} has now", _REMAKE)
+    check_owner(folder, listed, store)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
-            raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
+            raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but missing", _REMAKE)
     return PatchSet(folder, listed, store.model)

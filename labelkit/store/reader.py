@@ -10,11 +10,11 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NoReturn, Self
 
 import h5py
@@ -22,26 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import files as reading
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import (
-    RESTORE,
-    attribute_line,
-    dataset_line,
-    digest_of_lines,
-    group_line,
-    sha256_of,
-)
+from labelkit.store.digests import RESTORE, content_digest, sha256_of
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.structure import DatasetInfo, Refuse, inspect_dataset, one_line, open_hdf5, open_regular, plain_type
 
 Array = NDArray[Any]
+_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+_CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 SHARD_RESTORE = (
-    "Restore it from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, with "
-    "--overwrite."
+    "Restore the file from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, "
+    "with --overwrite."
 )
 """What to do about a shard that is lost or damaged."""
 
@@ -66,6 +60,79 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
 def in_results(path: str) -> bool:
     """Return whether a path belongs to a packed result, which the store's digest leaves out."""
     return path == "results" or path.startswith("results/")
+
+
+def _remedy(path: Path) -> str:
+    """What to give in the place of what is no regular file."""
+    near = path.with_name(path.name + ".h5")
+    if near.is_file():
+        return f"Did you mean `{near}`?"
+    inside = [file for file in path.glob("*.h5") if file.is_file()] if path.is_dir() else []
+    if inside:
+        return f"Pass a file in this folder: the newest is `{max(inside, key=lambda file: file.stat().st_mtime)}`."
+    return "Pass a file written by labelkit."
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, and reject others such as named pipes instead of blocking.
+
+    Raises:
+        NotAStore: there is no such file, or it is not a regular one.
+        ResourceError: the system does not let us read it.
+    """
+    try:
+        return reading.open_regular(path, buffering=0)
+    except (reading.NotRegularError, IsADirectoryError) as error:
+        raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+
+
+def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
+    """Open an untrusted HDF5 file.
+
+    Raises:
+        NotAStore: it is no HDF5 file.
+        Damaged: HDF5 cannot open it.
+    """
+    handle.seek(0)
+    if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
+        raise NotAStore(where, "not an HDF5 file", "Pass a file written by labelkit.")
+    try:
+        return h5py.File(handle, "r")
+    except Exception as error:
+        short = "truncated" in str(error)
+        problem = "is incomplete: it was cut off" if short else f"HDF5 cannot open it ({one_line(error)})"
+        raise Damaged(where, problem, RESTORE) from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error message of HDF5 in one line of limited length."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Type, shape and storage of a dataset in a checked file.
+
+    Attributes:
+        dtype: type of its values, as NumPy sees it.
+        shape: its shape.
+        offset: where its bytes begin in the file, or ``None`` where they are not in one piece.
+        block_rows: rows per digest in ``digests/PATH``, or 0 where the content digest covers its bytes.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int | None
+    block_rows: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all values in bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 class CheckedFile:
@@ -138,9 +205,7 @@ class CheckedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -172,20 +237,20 @@ class CheckedFile:
         found = str(texts.get("format", "nothing"))
         if found != file_format and (file_format is not None or found not in schema.FORMATS):
             expected = f"format {file_format}" if file_format else "a format of labelkit"
-            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Give a file written by labelkit.")
+            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Pass a file written by labelkit.")
         self.format = found
         version = str(texts.get("format_version", ""))
         major = version.partition(".")[0]
         if not major.isdecimal() or not major.isascii():
             self._refuse("", f"format_version is {version!r}")
         if int(major) > schema.MAJOR_VERSION:
-            problem = f"written in format {version}; this labelkit reads up to {schema.FORMAT_VERSION}"
-            raise VersionError(self.place(""), problem, "Update labelkit.")
+            problem = f"was written in format {version}, but this labelkit reads up to {schema.FORMAT_VERSION}"
+            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
         self.features = tuple(word for word in str(texts.get("requires", "")).split(",") if word)
         known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
         if unknown := sorted(set(self.features) - known):
-            problem = f"needs features this labelkit lacks: {', '.join(unknown)}"
-            raise VersionError(self.place(""), problem, "Update labelkit.")
+            problem = f"needs features that this version of labelkit lacks: {', '.join(unknown)}"
+            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
 
     def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
         self.groups.append(path)
@@ -204,17 +269,42 @@ class CheckedFile:
                 if isinstance(item, h5py.Group):
                     self._walk(item, child, depth + 1)
                 else:
-                    may_filter = self.format == schema.FORMAT_RESULT or in_results(child)
-                    self.datasets[child] = inspect_dataset(
-                        item, self._size, self._refusing(child), may_filter=may_filter
-                    )
+                    self.datasets[child] = self._inspect(item, child)
+
+    def _inspect(self, dataset: h5py.Dataset, path: str) -> DatasetInfo:
+        """Check how a dataset is stored, without reading it."""
+        # Before anything else: asking a virtual dataset for its shape opens other files.
+        if dataset.is_virtual or dataset.external:
+            self._refuse(path, "a virtual dataset, or storage outside of the file")
+        dtype, shape = self._plain_type(dataset.dtype, path), dataset.shape
+        if shape is None:
+            self._refuse(path, "no data space")
+        create = dataset.id.get_create_plist()
+        filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
+        allowed = _FILTERS if self.format == schema.FORMAT_RESULT or in_results(path) else set()
+        if not allowed.issuperset(filters):
+            self._refuse(path, f"filters that are not allowed here: {filters}")
+        if dataset.chunks is not None and dtype.itemsize * math.prod(dataset.chunks) > schema.CHUNK_BYTES:
+            self._refuse(path, f"chunks above {schema.CHUNK_BYTES >> 20} MiB")
+        offset = dataset.id.get_offset() if dataset.chunks is None else None
+        stored, declared = dataset.id.get_storage_size(), dtype.itemsize * math.prod(shape)
+        inside = stored <= self._size and (offset is None or offset + declared <= self._size)
+        if not inside or declared > stored * (schema.FILTER_RATIO if filters else 1):
+            self._refuse(path, f"{declared} bytes declared, {stored} bytes stored in a file of {self._size}")
+        return DatasetInfo(dtype, shape, offset)
+
+    def _plain_type(self, dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
+        """Convert h5py's type to a plain NumPy type, and refuse all but numbers and fixed-length strings."""
+        if dtype.kind not in "iufS":
+            self._refuse(path, f"a type other than numbers and strings of fixed length: {dtype}")
+        return np.dtype(dtype.str)
 
     def _read_attributes(self, item: h5py.HLObject, path: str) -> None:
         self.attributes[path] = {}
         for index in range(h5py.h5a.get_num_attrs(item.id)):
             attribute = h5py.h5a.open(item.id, index=index)
             name = name_text(attribute.name)
-            dtype = plain_type(attribute.dtype, self._refusing(f"{path}@{name}"))
+            dtype = self._plain_type(attribute.dtype, f"{path}@{name}")
             if dtype.itemsize * math.prod(attribute.shape) > schema.ATTRIBUTE_BYTES:
                 self._refuse(f"{path}@{name}", f"an attribute above {schema.ATTRIBUTE_BYTES >> 10} KiB")
             value = np.empty(attribute.shape, dtype)
@@ -249,20 +339,16 @@ class CheckedFile:
         return self.shards is not None and path in self.shards.columns
 
     def _check_digest(self) -> str:
-        lines = [group_line(path) for path in self.groups if not in_results(path)]
-        for path, values in self.stored_attributes.items():
-            if not in_results(path):
-                named = [(name, value) for name, value in values.items() if (path, name) != ("", "content_digest")]
-                lines.extend(attribute_line(path, name, value) for name, value in named)
+        datasets = {}
         for path, info in list(self.datasets.items()):
-            if in_results(path):
-                continue
-            with self._translated(path):
-                lines.append(dataset_line(path, info.dtype, info.shape, self._digest_of(path, info)))
-        found, stored = digest_of_lines(lines), self.attributes[""].get("content_digest")
-        if found != stored:
-            problem = "content digest differs, the file was changed or the disk is failing"
-            raise Damaged(self.place(""), problem, RESTORE)
+            if not in_results(path):
+                with self._translated(path):
+                    datasets[path] = (info.dtype, info.shape, self._digest_of(path, info))
+        groups = [path for path in self.groups if not in_results(path)]
+        attributes = {path: values for path, values in self.stored_attributes.items() if not in_results(path)}
+        found = content_digest(groups, attributes, datasets)
+        if found != self.attributes[""].get("content_digest"):
+            raise Damaged(self.place(""), f"content digest {_CHANGED}", RESTORE)
         return found
 
     def _digest_of(self, path: str, info: DatasetInfo) -> str:
@@ -274,7 +360,7 @@ class CheckedFile:
             if column.sha256:
                 return column.sha256
         if digests is None:
-            return str(sha256_of(block for _, block in self._blocks(path)).hexdigest())
+            return str(sha256_of(self.verified_blocks(path)).hexdigest())
         rows = self.attributes[f"digests/{path}"].get("block_rows")
         blocks = -(-info.shape[0] // rows) if isinstance(rows, int) and rows > 0 and info.shape else -1
         if digests.shape != (blocks, 32) or digests.dtype != np.uint8:
@@ -282,20 +368,26 @@ class CheckedFile:
         self.datasets[path] = replace(info, block_rows=int(rows or 0))
         return str(sha256_of([self._rows(f"digests/{path}")]).hexdigest())
 
-    def check_axes(self, columns: schema.Columns, lengths: Mapping[str, int] | None = None) -> dict[str, int]:
+    def check_axes(
+        self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
+    ) -> dict[str, int]:
         """Check types and shapes of the known datasets against each other.
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
             lengths: lengths that are known already, by letter.
+            required: those that must be there.
 
         Returns:
             The length of each letter.
 
         Raises:
-            Refused: a dataset has another type or number of axes.
+            Refused: a dataset is missing, or has another type or number of axes.
             Mismatch: two datasets differ in the length of an axis that they share.
         """
+        for name in required:
+            if name not in self.datasets:
+                raise Refused(self.place(name), "is missing", RESTORE)
         known = dict(lengths or {})
         owner = dict.fromkeys(known, "the file")
         for name, (axes, kinds) in columns.items():
@@ -314,18 +406,6 @@ class CheckedFile:
                 owner.setdefault(axis, f"/{name}")
         return known
 
-    def require(self, columns: schema.Columns) -> dict[str, int]:
-        """Check that datasets exist and that their axes fit, and return the length of each axis letter.
-
-        Raises:
-            Refused: one is missing, or as ``check_axes``.
-            Mismatch: as ``check_axes``.
-        """
-        for name in columns:
-            if name not in self.datasets:
-                raise Refused(self.place(name), "is missing", RESTORE)
-        return self.check_axes(columns)
-
     # ---- data
 
     def _rows(self, path: str, start: int = 0, stop: int | None = None) -> Array:
@@ -336,33 +416,27 @@ class CheckedFile:
         dataset = self._file[name_bytes(f"{self._root}/{path}")]
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
-    def _blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Array]]:
-        """Read the blocks that the rows [start, stop) lie in, each with its first row: those of its digests."""
-        info = self.datasets[path]
-        if not info.shape:
-            yield 0, self._rows(path)
-            return
-        rows = info.shape[0]
-        step = info.block_rows or max(1, schema.BLOCK_BYTES * rows // max(1, info.nbytes))
-        for first in range(start - start % step, (rows if stop is None else stop) if info.nbytes else 0, step):
-            yield first, self._rows(path, first, min(first + step, rows))
-
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
         """Yield a dataset, or its rows start to stop, in verified blocks, or a scalar in one piece.
 
         Raises:
             Damaged: a digest differs; names the rows, or the shard that they are in.
         """
-        expected, info = self.digests(path), self.datasets[path]
-        stop = info.shape[0] if stop is None and info.shape else stop
+        digests, info = self.digests(path), self.datasets[path]
         with self._translated(path):
-            for first, block in self._blocks(path, start, stop):
-                verify_rows(
-                    self.place(path), block, first, None if expected is None else expected[first // info.block_rows]
-                )
-                yield block if stop is None else block[max(0, start - first) : stop - first]
+            if not info.shape:
+                yield self._rows(path)
+                return
+            # the blocks are those of the digests
+            step = info.block_rows or max(1, schema.BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
+            stop = info.shape[0] if stop is None else stop
+            for first in range(start - start % step, stop if info.nbytes else 0, step):
+                block = self._rows(path, first, min(first + step, info.shape[0]))
+                if digests is not None:
+                    verify_rows(self.place(path), block, digests, step, first)
+                yield block[max(0, start - first) : stop - first]
 
-    def read(self, path: str, *, verify: bool = True) -> Array:
+    def read(self, path: str) -> Array:
         """Read a dataset into a new array.
 
         Raises:
@@ -370,15 +444,14 @@ class CheckedFile:
         """
         with self._translated(path):
             value = self._rows(path)
-        digests, step = (self.digests(path) if verify else None), self.datasets[path].block_rows
-        for number, expected in enumerate(() if digests is None else digests):
-            start = number * step
-            verify_rows(self.place(path), value[start : start + step], start, expected)
+        digests = self.digests(path)
+        if digests is not None:
+            verify_rows(self.place(path), value, digests, self.datasets[path].block_rows)
         return value
 
-    def read_strings(self, path: str, *, verify: bool = True) -> list[str]:
+    def read_strings(self, path: str) -> list[str]:
         """Read a dataset of strings, with bytes that are not UTF-8 as surrogate escapes."""
-        return [name_text(raw) for raw in self.read(path, verify=verify).tolist()]
+        return [name_text(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
         """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if there is none."""
@@ -409,14 +482,20 @@ class CheckedFile:
             raise Refused(place, "is not a JSON object", RESTORE)
         return found
 
-    def map(self, path: str) -> Array:
-        """Return a dataset as a read-only memory map, or as an array if it is not contiguous."""
-        info = self.datasets[path]
+    def later(self, path: str) -> Callable[[], Array]:
+        """Return what gives all rows of a dataset, also after the file was closed; nothing is compared.
+
+        They are a read-only memory map, or an array where they are in shards or not in one piece.
+        """
+        info, shards = self.datasets[path], self.shards
+        if shards is not None and path in shards.columns:
+            return lambda: shards.read(path, 0, shards.rows)
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
-            value = self.read(path, verify=False)
-            value.flags.writeable = False
-            return value
-        return np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
+            with self._translated(path):
+                rows = self._rows(path)
+        else:
+            rows = np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
+        return lambda: rows
 
     def digests(self, path: str) -> Array | None:
         """Return the (b, 32) block digests of a dataset, or ``None`` if the content digest covers its bytes."""
@@ -427,11 +506,8 @@ class CheckedFile:
 
     # ---- errors
 
-    def _refusing(self, path: str) -> Refuse:
-        return lambda problem: self._refuse(path, problem)
-
     def _refuse(self, path: str, problem: str) -> NoReturn:
-        raise Refused(self.place(path), f"holds what it must not hold: {problem}", RESTORE)
+        raise Refused(self.place(path), f"contains something that is not allowed: {problem}", RESTORE)
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -443,59 +519,70 @@ class CheckedFile:
 
 
 class LazyRows:
-    """Large dataset of numbers that is mapped, or read from shards, on first use.
+    """Large dataset of numbers that is mapped, or read from shards, on first use, and verified block by block.
 
-    Each block is compared with its digest when it is first used.
+    Usable when the file is closed.
     """
 
-    def __init__(self, file: CheckedFile, path: str, *, verify: bool) -> None:
-        self._place, self._column = file.place(path), path
-        self._shards = file.shards if file.is_sharded(path) else None
-        self._array = None if self._shards is not None else file.map(path)
+    def __init__(self, file: CheckedFile, path: str) -> None:
+        self._place = file.place(path)
+        self._read = file.later(path)
         self._digests = file.digests(path)
-        self._length = file.datasets[path].shape[0]
-        self._block_rows = file.datasets[path].block_rows or max(1, self._length)
-        self._unchecked = np.full(-(-self._length // self._block_rows), verify, dtype=np.bool_)
+        self._step = file.datasets[path].block_rows or max(1, file.datasets[path].shape[0])
 
-    def get(self, start: int = 0, stop: int | None = None) -> Array:
-        """Return the rows start to stop, by default all, as a read-only array.
+    @cached_property
+    def rows(self) -> Array:
+        """All rows, as a read-only array.
 
         Raises:
             Damaged: a block is not as it was written.
             Refused: a number in it is not finite.
         """
-        if self._array is None:
-            assert self._shards is not None  # all else is a map of the file
-            self._array = self._shards.read(self._column, 0, self._length)
-            self._array.flags.writeable = False
-        first, last = start // self._block_rows, None if stop is None else -(-stop // self._block_rows)
-        for number in (first + np.flatnonzero(self._unchecked[first:last])).tolist():
-            begin = number * self._block_rows
-            block = self._array[begin : begin + self._block_rows]
-            verify_rows(self._place, block, begin, None if self._digests is None else self._digests[number])
-            finite = np.isfinite(block).all(axis=1)
-            if not finite.all():
-                where = f"{self._place} row {begin + int(np.argmin(finite))}"
-                raise Refused(where, "holds a number that is not finite", RESTORE)
-            self._unchecked[number] = False
-        return self._array[start:stop]
+        rows = self._read()
+        for first in range(0, len(rows), self._step):
+            block = rows[first : first + self._step]
+            if self._digests is not None:
+                verify_rows(self._place, block, self._digests, self._step, first)
+            check_finite(self._place, block, first)
+        rows.flags.writeable = False
+        return rows
 
 
-def verify_rows(place: str, block: Array, start: int, expected: Array | None) -> None:
-    """Verify rows against their digest, also after the file was closed.
+def check_finite(place: str, rows: Array, first: int = 0) -> None:
+    """Refuse rows (m, ...) of which a number is not finite.
 
     Args:
         place: name of the dataset in messages.
-        block: (m, ...) rows.
-        start: number of the first one.
-        expected: (32,) uint8, or ``None`` where there is nothing to compare.
+        rows: successive rows.
+        first: number of the first one.
 
     Raises:
-        Damaged: it differs; names the rows.
+        Refused: one is not; names its row.
     """
-    if expected is not None and sha256_of([block]).digest() != expected.tobytes():
-        problem = "digest differs, the file was changed or the disk is failing"
-        raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)
+    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    if not finite.all():
+        where = f"{place} row {first + int(np.argmin(finite))}"
+        raise Refused(where, "contains a number that is not finite", RESTORE)
+
+
+def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
+    """Compare rows with the digests of their blocks.
+
+    Args:
+        place: name of the dataset in messages.
+        rows: (m, ...) rows of whole blocks.
+        digests: (b, 32) uint8, of all blocks.
+        step: rows per block.
+        first: number of the first row.
+
+    Raises:
+        Damaged: one differs; names the rows.
+    """
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        if sha256_of([block]).digest() != digests[(first + start) // step].tobytes():
+            where = f"{place} rows {first + start}-{first + start + len(block) - 1}"
+            raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 
 
 # ---- shards
@@ -588,14 +675,13 @@ class Shards:
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:
-        """Check that every shard exists and has the right size, without reading its rows.
+        """Check that every shard exists and has the right size, without reading it.
 
         Raises:
             StoreError: one is absent, or has another size.
-            ResourceError: the system does not let us read one.
         """
         for shard in self.files:
-            self._open(shard).close()
+            self._path(shard)
 
     def faults(self) -> Iterator[StoreError]:
         """Read all shards, and yield an error for each that is lost or damaged.
@@ -628,33 +714,27 @@ class Shards:
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
         """Return maps of the columns of a shard that is right."""
         if shard.number not in self._read:
-            where, handle = str(self.folder / shard.name), self._open(shard)
+            path = self._path(shard)
             try:
-                with CheckedFile(handle, where, schema.FORMAT_SHARD) as file:
-                    root, shape = file.attributes[""], (shard.stop - shard.start,)
-                    own = (root.get("store_digest"), root.get("row_start")) == (self.store_digest, shard.start)
-                    shapes = {name: (*shape, column.width) for name, column in self.columns.items()}
-                    if not own or any(file.datasets[name].shape != shapes[name] for name in shapes):
-                        raise Mismatch(where, "is a shard of another store", SHARD_RESTORE)
-                    self._read[shard.number] = {name: file.map(name) for name in self.columns}
+                with open_file(path, schema.FORMAT_SHARD) as file:
+                    root = file.attributes[""]
+                    if (root.get("store_digest"), root.get("row_start")) != (self.store_digest, shard.start):
+                        raise Mismatch(str(path), "is a shard of another store", SHARD_RESTORE)
+                    self._read[shard.number] = {name: file.later(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
-                raise Damaged(where, f"{problem} (rows {shard.start}-{shard.stop - 1})", SHARD_RESTORE) from error
+                problem += f" (rows {shard.start}-{shard.stop - 1})"
+                raise Damaged(str(path), problem, SHARD_RESTORE) from error
         return self._read[shard.number]
 
-    def _open(self, shard: Shard) -> BinaryIO:
-        """Open a shard that has the size which the index says."""
-        path, rows = self.folder / shard.name, f"rows {shard.start}-{shard.stop - 1} are in it"
-        try:
-            handle = open_regular(path)
-        except NotAStore as error:
-            problem = error.problem if path.exists() else "there is no such shard"
-            raise Damaged(str(path), f"{problem} ({rows})", SHARD_RESTORE) from error
-        size = os.fstat(handle.fileno()).st_size
+    def _path(self, shard: Shard) -> Path:
+        """Return the path of a shard, which has the size that the index says."""
+        path = self.folder / shard.name
+        size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
-            handle.close()
-            raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
-        return handle
+            problem = "the shard does not exist" if size is None else f"has {size} bytes, expected {shard.size}"
+            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", SHARD_RESTORE)
+        return path
 
 
 def shards_folder(index: Path) -> Path:

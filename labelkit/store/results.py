@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
+from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists
 from labelkit.files import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, fsync_folder, plain_json
+from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
-from labelkit.store.writer import Contents, Image, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -51,7 +51,6 @@ class Result:
         store_digest: content digest of the store it belongs to.
         gallery_digest: content digest of the store that ``neighbor_rows`` points into; empty if there is none.
         content_digest: its own identity.
-        created_by: program and version.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Result:
     store_digest: str
     gallery_digest: str
     content_digest: str
-    created_by: str
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -112,42 +110,39 @@ def write_result(
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be one lower-case word, got {kind!r}")
-    contents = Contents.made(schema.FORMAT_RESULT, {}, params=params)
-    contents.set("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
-    if gallery_digest:
-        contents.set("", gallery_digest=gallery_digest)
+    root: dict[str, Any] = {
+        "store_digest": store.content_digest,
+        "n": store.n,
+        "kind": kind,
+        "stage": stage,
+        "created_by": MADE_BY,
+    }
+    root |= {"gallery_digest": gallery_digest} if gallery_digest else {}
+    contents = Contents.of(schema.FORMAT_RESULT, **root, params=params)
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"an array cannot be named {array_name!r}")
         contents.datasets[array_name] = _stored(array_name, value)
-    image = Image(contents)
+    sealed = contents.sealed()
     try:
-        with CheckedFile(io.BytesIO(image.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
+        with CheckedFile(io.BytesIO(sealed.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
             _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
     if name in store.packed_results:
-        _check_same_packed(store, name, image.content_digest)
+        with open_result(store, name) as packed:
+            if packed.content_digest != sealed.content_digest:
+                state, note = "and has other content", "A packed file does not change."
+                raise output_exists(packed.place(""), "--result", state=state, note=note, replaceable=False)
         return store.path
-    try:
-        if not path.parent.is_dir():
+    if not path.parent.is_dir():
+        with translate_os_errors(path.parent):
             path.parent.mkdir(exist_ok=True)
-            fsync_folder(path.parent.parent)
-    except OSError as error:
-        raise resource_error(error, str(path.parent)) from error
+        fsync_folder(path.parent.parent)
     if overwrite:
         _refuse_other_kind(path, kind)
     write_once(path, contents, "--result", overwrite=overwrite)
     return path
-
-
-def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
-    with open_result(store, name) as packed:
-        if packed.content_digest != digest:
-            note = "A packed file does not change."
-            raise output_exists(
-                packed.place(""), "--result", state="and has other content", note=note, replaceable=False
-            )
 
 
 def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
@@ -166,8 +161,8 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
     with open_result(store, name) as file:
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
-            problem = f"made from other content than {store.path} has now"
-            raise Mismatch(file.place(""), problem, "Make it again with --overwrite.")
+            problem = f"was made from a different version of {store.path}"
+            raise Mismatch(file.place(""), problem, "Recreate it with --overwrite.")
         path = store.path if name in store.packed_results else _result_path(store, name)
         return parse_result(file, path, name, None if stale else store.n, stale=stale)
 
@@ -209,7 +204,6 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         store_digest=str(root.get("store_digest", "")),
         gallery_digest=gallery_digest,
         content_digest=file.content_digest,
-        created_by=str(root.get("created_by", "")),
     )
 
 
@@ -304,7 +298,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if not path.exists():
             known = ", ".join(list_results(store))
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
-            remedy = "Choose one of them." if known else "`labelkit cluster` and `labelkit discover` make some."
+            remedy = "Choose one of them." if known else "Use `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file
@@ -316,8 +310,8 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"exists twice: {packed.place('')} has other content"
-                    raise StoreError(str(path), problem, "Give it another name, or delete it.")
+                    problem = f"exists twice: {packed.place('')} has different content"
+                    raise StoreError(str(path), problem, "Rename or delete this file.")
         yield packed
 
 
@@ -349,7 +343,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
         return
     if found != kind:
         state = f"and holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
-        note = "What is read is chosen by another option (see --help)."
+        note = "To choose the result to read, use another option (see --help)."
         raise output_exists(path, "--result", state=state, note=note, replaceable=False)
 
 

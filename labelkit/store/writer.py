@@ -9,13 +9,10 @@ Of a store in shards, the shards come first, then the index, so that the store a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -25,21 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import StoreError, output_exists
+from labelkit.errors import OutputExistsError, StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes, fill_new, fsync_folder, install, write_new
-from labelkit.store.digests import (
-    BlockDigester,
-    attribute_line,
-    dataset_line,
-    digest_of_lines,
-    group_line,
-    rows_per_block,
-    sha256_of,
-)
+from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
+from labelkit.store.digests import content_digest, sha256_of
 from labelkit.store.reader import SHARD_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
 
+MADE_BY = f"labelkit {__version__}"
+"""What made a file."""
 Array = NDArray[Any]
 AttributeValue = str | int | Array
 
@@ -51,27 +42,12 @@ class Stream:
     Attributes:
         dtype: little-endian type of its values.
         shape: its shape; at least one axis.
-        blocks: called to read it once more from the beginning, in pieces of whole rows.
-        digests: its block digests, where they are known already; of the ``block_bytes`` of the image.
-        part: called to read rows [start, stop) once more, in pieces of whole rows; ``None``: only all can be read.
+        read: called to read rows [start, stop), once more each time.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    blocks: Callable[[], Iterator[Array]]
-    digests: bytes | None = None
-    part: Callable[[int, int], Iterator[Array]] | None = None
-
-    def between(self, start: int, stop: int) -> Stream:
-        """Return a stream of the rows from start to stop.
-
-        Raises:
-            ValueError: only all can be read.
-        """
-        part = self.part
-        if part is None:
-            raise ValueError("this stream cannot be read in parts")
-        return Stream(self.dtype, (stop - start, *self.shape[1:]), lambda: part(start, stop))
+    read: Callable[[int, int], Array]
 
 
 @dataclass
@@ -81,31 +57,28 @@ class Contents:
     Attributes:
         datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type
             that the format allows, little-endian; see ``strings`` for text.
-        attributes: by path of the group or dataset (the root is the empty path), then by name.
+        attributes: by path of the group or dataset (the root is the empty path), then by name; a path of nothing else
+            is an empty group.
     """
 
     datasets: dict[str, Array | Stream] = field(default_factory=dict)
     attributes: dict[str, dict[str, AttributeValue]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file_format: str, datasets: Mapping[str, Array | Stream] | None = None, **root: AttributeValue) -> Self:
-        """Create the contents of a file in the given format, with attributes of its root group."""
+    def of(
+        cls,
+        file_format: str,
+        datasets: Mapping[str, Array | Stream] | None = None,
+        **root: AttributeValue | Mapping[str, object],
+    ) -> Self:
+        """Create the contents of a file in the given format, with attributes of its root group; objects become JSON."""
         contents = cls(dict(datasets or {}))
-        contents.set("", **{"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": "", **root})
-        return contents
-
-    @classmethod
-    def made(cls, file_format: str, datasets: Mapping[str, Array], **texts: Mapping[str, object]) -> Self:
-        """Create the contents of a small file, marked as made by this version of labelkit.
-
-        Args:
-            file_format: such as ``labelkit.matches``.
-            datasets: by name.
-            texts: JSON objects by name, such as the recipe.
-        """
-        contents = cls.of(file_format, datasets, created_by=f"labelkit {__version__}")
-        for name, value in texts.items():
-            contents.set_json("", name, canonical_json(dict(value)))
+        made = {"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": ""}
+        for name, value in {**made, **root}.items():
+            if isinstance(value, Mapping):
+                contents.set_json("", name, canonical_json(dict(value)))
+            else:
+                contents.set("", **{name: value})
         return contents
 
     def set(self, group: str, **values: AttributeValue) -> None:
@@ -118,6 +91,81 @@ class Contents:
             self.datasets[f"{group}/{name}".lstrip("/")] = np.array(name_bytes(text))
         else:
             self.set(group, **{name: text})
+
+    def groups(self) -> list[str]:
+        """Return the sorted paths of all groups, the root as the empty path."""
+        groups = {""} | (self.attributes.keys() - self.datasets.keys())
+        for path in [*self.datasets, *groups]:
+            parts = path.split("/")[:-1]
+            groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
+        return sorted(groups)
+
+    @property
+    def content_digest(self) -> str:
+        """Identity of sealed contents, 64 hexadecimal digits."""
+        return attribute_text(self.attributes[""]["content_digest"])
+
+    def sealed(self, block_bytes: int | None = None) -> Contents:
+        """Return these contents with all digests, as a file holds them.
+
+        Args:
+            block_bytes: datasets above this many bytes get a digest per block of about as many; ``None``: 4 MiB.
+
+        Raises:
+            TypeError: values of a type that a file cannot hold.
+        """
+        block_bytes = block_bytes or schema.BLOCK_BYTES
+        sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
+        digests: dict[str, tuple[np.dtype[Any], tuple[int, ...], str]] = {}
+        for path, data in self.datasets.items():
+            if data.dtype.byteorder == ">" or data.dtype.kind not in "iufS":
+                raise TypeError(f"a store cannot hold values of type {data.dtype}")
+            row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
+            if data.shape and data.shape[0] * row_bytes > block_bytes:
+                block_rows = max(1, block_bytes // row_bytes)
+                of_blocks = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
+                table = sealed.datasets[f"digests/{path}"] = np.frombuffer(of_blocks, np.uint8).reshape(-1, 32)
+                sealed.set(f"digests/{path}", block_rows=block_rows)
+                digest = sha256_of([table]).hexdigest()
+                digests[f"digests/{path}"] = (table.dtype, table.shape, digest)
+            else:
+                digest = sha256_of(blocks_of(data)).hexdigest()
+            digests[path] = (data.dtype, data.shape, digest)
+        attributes = {
+            path: {name: _attribute_array(value) for name, value in values.items()}
+            for path, values in sealed.attributes.items()
+        }
+        sealed.set("", content_digest=content_digest(sealed.groups(), attributes, digests))
+        return sealed
+
+    def write(self, file: BinaryIO) -> None:
+        """Write sealed contents to a new, empty file, open for reading and writing.
+
+        Raises:
+            OSError: the disk is full, ...
+        """
+        align = schema.ALIGNMENT
+        with h5py.File(file, "w", libver=("v108", "v108"), alignment_threshold=align, alignment_interval=align) as hdf5:
+            for path in self.groups()[1:]:
+                hdf5.create_group(path, track_order=False)
+            for path, data in sorted(self.datasets.items()):
+                kind = _hdf5_type(data.dtype)
+                dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
+                start = 0
+                for rows in blocks_of(data):
+                    if rows.size:
+                        dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
+                        start += len(rows) if rows.shape else 0
+            for path, values in sorted(self.attributes.items()):
+                for name, value in sorted(values.items()):
+                    array = _attribute_array(value)
+                    hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
+
+    def to_bytes(self) -> bytes:
+        """Return the whole file of sealed contents."""
+        buffer = io.BytesIO()
+        self.write(buffer)
+        return buffer.getvalue()
 
 
 def strings(values: Iterable[str]) -> Array:
@@ -133,105 +181,6 @@ def strings(values: Iterable[str]) -> Array:
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
 
 
-class Image:
-    """Complete image of a file to be written, with all digests.
-
-    Args:
-        contents: what it holds; block digests and the content digest are added here.
-        block_bytes: datasets above this many bytes get a digest per block of about as many.
-
-    Attributes:
-        content_digest: its identity, 64 hexadecimal digits.
-        contents: all that is in it, digests included.
-        groups: paths of all groups.
-    """
-
-    def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
-        datasets = dict(contents.datasets)
-        attributes = {path: dict(values) for path, values in contents.attributes.items()}
-        lines = []
-        for path, data in contents.datasets.items():
-            if data.dtype.byteorder == ">":
-                raise TypeError(f"a store cannot hold values of type {data.dtype}")
-            row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
-            if data.shape and data.shape[0] * row_bytes > block_bytes:
-                block_rows = rows_per_block(row_bytes, block_bytes)
-                digests = _block_digests(data, block_rows * row_bytes)
-                table = datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
-                attributes[f"digests/{path}"] = {"block_rows": block_rows}
-                digest = hashlib.sha256(digests).hexdigest()
-                lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
-            else:
-                digest = sha256_of(rows_of(data)).hexdigest()
-            lines.append(dataset_line(path, data.dtype, data.shape, digest))
-        groups = {""} | {path for path in attributes if path not in datasets}
-        for path in list(datasets) + list(groups):
-            parts = path.split("/")[:-1]
-            groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
-        lines.extend(group_line(path) for path in groups)
-        for path, values in attributes.items():
-            lines.extend(attribute_line(path, name, _attribute_array(value)) for name, value in values.items())
-        self.content_digest = digest_of_lines(lines)
-        attributes.setdefault("", {})["content_digest"] = self.content_digest
-        self.contents = Contents(datasets, attributes)
-        self.groups = sorted(groups)
-
-    @classmethod
-    def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
-        """Create an image of exactly these contents, without computing digests or converting attributes.
-
-        Args:
-            contents: all datasets and attributes, digests included; attributes as arrays.
-            groups: all groups, the root as the empty path.
-        """
-        image = cls.__new__(cls)
-        image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
-        image.contents = contents
-        image.groups = sorted(set(groups) | {""})
-        return image
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all values in bytes, about that of the file."""
-        return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
-
-    def write(self, file: BinaryIO) -> None:
-        """Write the image to a new, empty file, open for reading and writing.
-
-        Raises:
-            OSError: the disk is full, ...
-        """
-        with h5py.File(
-            file,
-            "w",
-            libver=("v108", "v108"),
-            alignment_threshold=schema.ALIGNMENT,
-            alignment_interval=schema.ALIGNMENT,
-        ) as hdf5:
-            for path in self.groups[1:]:
-                hdf5.create_group(path, track_order=False)
-            for path, data in sorted(self.contents.datasets.items()):
-                if data.dtype.kind not in "iufS":
-                    raise TypeError(f"a store cannot hold values of type {data.dtype}")
-                kind = _hdf5_type(data.dtype)
-                dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
-                start = 0
-                for rows in rows_of(data):
-                    if rows.size:
-                        dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
-                        start += len(rows) if rows.shape else 0
-            for path, values in sorted(self.contents.attributes.items()):
-                for name, value in sorted(values.items()):
-                    array = _attribute_array(value)
-                    hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
-
-    def to_bytes(self) -> bytes:
-        """Return the whole file as bytes."""
-        buffer = io.BytesIO()
-        self.write(buffer)
-        return buffer.getvalue()
-
-
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
     """Write a small file atomically, never over other content, and return its content digest.
 
@@ -245,28 +194,30 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
         OutputExistsError: the file is there and has other content, or is damaged.
         ResourceError: the disk is full, no permission, ...
     """
-    image = Image(contents)
+    sealed = contents.sealed()
     try:
-        commit_bytes(path, image.to_bytes(), replace=overwrite)
-    except FileExistsError as error:
+        commit_bytes(path, sealed.to_bytes(), replace=overwrite)
+    except OutputExistsError as error:
         try:
             with open_file(path, str(contents.attributes[""]["format"])) as file:
-                same = file.content_digest == image.content_digest
+                same = file.content_digest == sealed.content_digest
                 for name in file.datasets if same else ():
                     file.read(name)
         except StoreError as fault:
             raise output_exists(path, *options, state=f"and cannot be used ({fault.problem})") from error
         if not same:
             raise output_exists(path, *options, state="and has other content") from error
-    return image.content_digest
+    return sealed.content_digest
 
 
-def rows_of(data: Array | Stream) -> Iterator[Array]:
-    """Yield a dataset to be written in blocks of whole rows."""
-    if isinstance(data, Stream):
-        yield from data.blocks()
-    else:
-        yield data
+def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
+    """Yield a dataset in blocks of this many rows, by default an array whole and a stream in blocks of a few MiB."""
+    if not isinstance(data, Stream):
+        yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
+        return
+    rows = rows or max(1, schema.BLOCK_BYTES // (data.dtype.itemsize * math.prod(data.shape[1:])))
+    for start in range(0, data.shape[0], rows):
+        yield data.read(start, min(start + rows, data.shape[0]))
 
 
 def attribute_text(value: AttributeValue) -> str:
@@ -290,15 +241,6 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
-    if isinstance(data, Stream) and data.digests is not None:
-        return data.digests
-    digester = BlockDigester(block_bytes)
-    for rows in rows_of(data):
-        digester.update(rows)
-    return digester.finish()
-
-
 # ---- stores, in one file or in shards
 
 
@@ -319,96 +261,85 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
+def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
     """Write a store to one file or to shards atomically, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.
 
     Args:
-        image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
+        contents: those of the store in one file, sealed.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
         shards: files that its rows are spread over; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
 
-    Returns:
-        Names of the shards.
-
     Raises:
-        FileExistsError: ``out`` exists and ``replace`` is false.
-        OSError: the disk is full, ...
+        OutputExistsError: ``out`` exists and ``replace`` is false.
+        ResourceError: the disk is full, ...
     """
-    folder = shards_folder(out)
-    made: list[Path] = []
     names: list[str] = []
     try:
         if shards is not None:
-            table = _write_shards(image, shards, out, temporary, made)
-            names, image = [shard.name for shard in table.files], _index_image(image, table)
-        write_new(out, image.write, replace=replace, temporary=temporary)
+            table = _write_shards(contents, shards, out, temporary)
+            names, contents = [shard.name for shard in table.files], _index(contents, table)
+        commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
-        # where a store is there, another process may have made it, of the same shards
-        _remove([temporary, *([] if out.exists() else made)], folder)
+        if not out.exists():  # else another process may have made it, of the same shards
+            _remove_shards(out, but=())
         raise
-    others = (path for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name))
-    _remove([path for path in others if path.name not in names], folder)
-    return names
+    _remove_shards(out, but=names)
 
 
-def _remove(paths: list[Path], folder: Path) -> None:
-    """Remove files that are not needed, and their folder if nothing else is in it."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
+    """Remove the shards that a store does not need, and their folder if nothing else is in it."""
+    folder = shards_folder(out)
     with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if SHARD_NAME.fullmatch(path.name) and path.name not in but:
+                path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _write_shards(whole: Image, count: int, out: Path, temporary: Path, made: list[Path]) -> Shards:
-    """Write all shards; ``made`` gets those that were not there."""
-    datasets = whole.contents.datasets
-    columns = {
-        name: ShardColumn(
-            datasets[name].dtype.str,
-            datasets[name].shape[1],
-            "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
-        )
-        for name in sharded_columns(whole.contents)
-    }
+def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Shards:
+    """Write all shards."""
+    datasets, names = whole.datasets, sharded_columns(whole)
     folder = shards_folder(out)
-    folder.mkdir(exist_ok=True)
+    with translate_os_errors(folder):
+        folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
     for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count)):
-        shard = fill_new(temporary, partial(_write_shard, whole, list(columns), number, start, stop))
-        path = folder / shard.name
-        made += [] if path.exists() else [path]
-        install(temporary, path, replace=True)
-        shards.append(shard)
-    return Shards(out, columns, tuple(shards))
-
-
-def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop: int, file: BinaryIO) -> Shard:
-    """Write a shard into a new file, and describe it."""
-    all_rows = {name: whole.contents.datasets[name] for name in columns}
-    datasets = {
-        name: data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
-        for name, data in all_rows.items()
+        rows = {name: _between(datasets[name], start, stop) for name in names}
+        contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
+        contents.set("", store_digest=whole.content_digest)
+        # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
+        sealed = contents.sealed(1 << 62)
+        path = folder / Shard(number, start, stop, 0, sealed.content_digest).name
+        commit_file(path, sealed.write, temporary=temporary)
+        shards.append(Shard(number, start, stop, path.stat().st_size, sealed.content_digest))
+    about = {
+        name: ShardColumn(
+            datasets[name].dtype.str,
+            datasets[name].shape[1],
+            "" if f"digests/{name}" in datasets else sha256_of(blocks_of(datasets[name])).hexdigest(),
+        )
+        for name in names
     }
-    contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
-    contents.set("", store_digest=whole.content_digest)
-    # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-    image = Image(contents, block_bytes=1 << 62)
-    image.write(file)
-    return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
+    return Shards(out, about, tuple(shards))
 
 
-def _index_image(whole: Image, shards: Shards) -> Image:
-    datasets = {path: data for path, data in whole.contents.datasets.items() if path not in shards.columns}
-    attributes = {path: dict(values) for path, values in whole.contents.attributes.items()}
-    words = [word for word in attribute_text(attributes[""].get("requires", "")).split(",") if word]
-    attributes[""]["requires"] = ",".join([*words, schema.FEATURE_SHARDED])
-    contents = Contents(datasets, attributes)
-    contents.set_json("", "shards", shards.to_text())
-    return Image.verbatim(contents, whole.groups)
+def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
+    if not isinstance(data, Stream):
+        return data[start:stop]
+    return Stream(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
+
+
+def _index(whole: Contents, shards: Shards) -> Contents:
+    datasets = {path: data for path, data in whole.datasets.items() if path not in shards.columns}
+    attributes = {path: dict(values) for path, values in whole.attributes.items() if path not in shards.columns}
+    index = Contents(datasets, attributes)
+    words = [word for word in attribute_text(index.attributes[""].get("requires", "")).split(",") if word]
+    index.set("", requires=",".join([*words, schema.FEATURE_SHARDED]))
+    index.set_json("", "shards", shards.to_text())
+    return index

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,31 +22,26 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.errors import (
     ConfigError,
     DatasetError,
-    Mismatch,
     OutputExistsError,
     Refused,
     ResourceError,
     StoreError,
     output_exists,
-    resource_error,
 )
 from labelkit.formatting import percent
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, temporary_name
-from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite, check_space, part_names
+from labelkit.store.commit import canonical_json, temporary_name, translate_os_errors
+from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
+from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
 from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.writer import Contents, Image, Stream, install_store, strings
+from labelkit.store.schema import VIEWS
+from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
-# The smallest numbers of a type are far apart; decimals of the smallest of float16 are off by less than this.
-_ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -58,31 +53,20 @@ class _Part:
     reasons: list[str]
 
 
-class EmbeddingRun:
+class EmbeddingRun(RunFolder[_Part]):
     """Resumable run that writes an embedding store in parts; created by ``EmbeddingRun.open``.
 
     Attributes:
         out: the store to be made.
         plan: what it is made by.
-        parts: its parts.
         already_done: the store exists and was made by the same plan; there is nothing to do.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
-    def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool) -> None:
+    def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool = False) -> None:
         self.out = out
         self.plan = plan
-        self.already_done = False
-        self._overwrite = overwrite
-        self.parts = Parts(
-            embedding_run_folder(out),
-            plan.to_json(),
-            part_names(plan.num_parts),
-            read=self._read,
-            published=self._plan_of_store,
-            overwrite=overwrite,
-        )
-        self.warnings = self.parts.warnings
+        super().__init__(embedding_run_folder(out), plan.to_json(), part_names(plan.num_parts), overwrite=overwrite)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
@@ -100,28 +84,13 @@ class EmbeddingRun:
             BusyError: another process is publishing this store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run.already_done = not run.parts.begin(run._is_finished, run._check_space, plan.files())
+        run.begin(plan.files())
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
         """Return the first row and end row (exclusive) of a part, as positions in the plan."""
-        if not 0 <= part < self.plan.num_parts:
-            raise ValueError(f"part {part} of {self.plan.num_parts}")
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
-
-    def pending_parts(self) -> list[int]:
-        """Return the parts not yet written, in order.
-
-        Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and
-        returned.
-
-        Raises:
-            ResourceError: a part cannot be read or renamed.
-        """
-        if self.already_done:
-            return []
-        return [part for part in range(self.plan.num_parts) if not self.parts.is_done(part)]
 
     def write_part(
         self,
@@ -147,16 +116,14 @@ class EmbeddingRun:
         Raises:
             StoreError: a number is not finite in the stored type; names the sample.
             ResourceError: the disk is full, ...
-            ValueError: shapes or positions do not fit the plan.
+            ValueError: shapes do not fit the plan.
         """
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
-        if len(reasons) < len(skipped) or any(not start <= row < stop for row in reasons):
-            raise ValueError(f"skipped rows must be different positions in [{start}, {stop}), got {sorted(reasons)}")
-        kept = [row for row in range(start, stop) if row not in reasons]
+        names = [self.plan.sample_ids[row] for row in range(start, stop) if row not in reasons]
         given = {"embeddings": embeddings, "sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}
         given.update(extras or {})
-        shapes = self._part_shapes(len(kept))
+        shapes = self._part_shapes(len(names))
         if given.keys() != shapes.keys():
             raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(given)}")
         datasets: dict[str, NDArray[Any]] = {}
@@ -164,10 +131,14 @@ class EmbeddingRun:
             values = np.asarray(given[name])
             if values.shape != shape:
                 raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
-            datasets[name] = self._cast(name, values, dtype, kept)
+            if name in schema.IMAGE_COLUMNS:
+                datasets[name] = values.astype(dtype)
+            else:
+                kind = np.dtype(dtype)
+                datasets[name] = cast_finite(values, kind, lambda row: f"{self.out}: {names[row]}", name, "--dtype")
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
-        self.parts.commit(part, datasets)
+        self._commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
@@ -188,19 +159,13 @@ class EmbeddingRun:
             BusyError: another process is publishing it.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or self.parts.is_published():
-            return self.out
-        with self.parts.publishing() as to_do:
+        with self._publishing() as to_do:
             if to_do:
-                # A store that fits in memory is read once, a larger one part by part and again for each large column.
-                small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
-                load = lru_cache(maxsize=None if small else 1)(self.parts.load)
-                image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                self._install(image, shards)
+                self._install(self._gather(max_bad).sealed(), shards)
                 try:
-                    self.parts.clear()
+                    self._clear()
                 except ResourceError as error:
-                    self.warnings.append(f"the store is complete, its run folder is left over: {error}")
+                    self.warnings.append(f"the store is complete, but its run folder could not be removed: {error}")
         return self.out
 
     # ---- the place
@@ -212,7 +177,7 @@ class EmbeddingRun:
             return False
         try:
             store = open_store(self.out)
-            if store.plan_digest == self.parts.digest:
+            if store.plan_digest == self.digest:
                 # Only a store that is whole counts as done.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
@@ -238,7 +203,7 @@ class EmbeddingRun:
         )
         return output_exists(self.out, state=f"and was made from these images with other options{told}")
 
-    def _plan_of_store(self) -> str | None:
+    def _published_plan(self) -> str | None:
         try:
             with open_file(self.out, schema.FORMAT_STORE) as file:
                 return str(file.attributes[""].get("plan_digest"))
@@ -247,7 +212,7 @@ class EmbeddingRun:
 
     def _check_space(self) -> None:
         # parts stay until the store is there
-        check_space(self.parts.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
+        check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
 
@@ -258,73 +223,43 @@ class EmbeddingRun:
             "sha256": ("|u1", (rows, 32)),
             "file_sizes": ("<u8", (rows,)),
             "image_sizes": ("<u4", (rows, 2)),
-            **{name: ("<f4", (rows, width)) for name, width in self.plan.widths.items()},
+            **{name: ("<f4", (rows, width)) for name, width in self.plan.extras.items()},
             **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
         }
 
-    def _large_columns(self) -> dict[str, int]:
-        """Return the bytes per row of the columns that may not fit in memory."""
-        return {
-            name: np.dtype(dtype).itemsize * shape[1]
-            for name, (dtype, shape) in self._part_shapes(0).items()
-            if name in ("embeddings", VIEWS) or name in self.plan.widths
-        }
-
-    def _cast(self, name: str, values: NDArray[Any], dtype: str, kept: list[int]) -> NDArray[Any]:
-        kind = np.dtype(dtype)
-        if kind.kind != "f":
-            stored = values.astype(kind)
-            if not np.array_equal(stored, values):
-                raise ValueError(f"{name} holds values that {kind} cannot")
-            return stored
-        return cast_finite(values, kind, lambda row: f"{self.out}: {self.plan.sample_ids[kept[row]]}", name, "--dtype")
-
     def _read(self, part: int, file: CheckedFile) -> _Part:
-        start, stop = self.part_range(part)
-        skipped = file.read("skipped/rows")
-        reasons = file.read_strings("skipped/reasons")
-        shapes = self._part_shapes(stop - start - len(skipped))
-        arrays = {name: file.read(name) for name in shapes}
-        for name, (dtype, shape) in shapes.items():
-            if arrays[name].dtype != np.dtype(dtype) or arrays[name].shape != shape:
-                raise Mismatch(file.place(name), f"shape {arrays[name].shape}, expected {shape}", RESTORE)
-        return _Part(arrays, skipped, reasons)
+        arrays = {name: file.read(name) for name in self._part_shapes(0)}
+        return _Part(arrays, file.read("skipped/rows"), file.read_strings("skipped/reasons"))
 
     # ---- publishing
 
-    def _gather(self, load: Callable[[int], _Part], max_bad: float) -> Contents:
-        plan, parts = self.plan, range(self.plan.num_parts)
-        small: dict[str, list[NDArray[Any]]] = {"sha256": [], "file_sizes": [], "image_sizes": []}
-        # Digests are made while the parts are read anyway.
-        digesters = {
-            name: BlockDigester(row_bytes * rows_per_block(row_bytes, schema.BLOCK_BYTES))
-            for name, row_bytes in self._large_columns().items()
-        }
+    def _gather(self, max_bad: float) -> Contents:
+        plan = self.plan
+        # A store that fits in memory is read once, a larger one part by part and again for each large column.
+        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
+        small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
-        ends: list[int] = []
-        for part in parts:
+        ends = [0]
+        for part in range(plan.num_parts):
             loaded = load(part)
-            ends.append((ends[-1] if ends else 0) + len(loaded.arrays["embeddings"]))
+            ends.append(ends[-1] + len(loaded.arrays["embeddings"]))
             skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded.arrays[name])
-            for name, digester in digesters.items():
-                digester.update(loaded.arrays[name])
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
-        contents = planned_contents(plan, self.parts.digest, skipped)
+
+        def rows(name: str, start: int, stop: int) -> NDArray[Any]:
+            parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+            pieces = [load(k).arrays[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+        contents = planned_contents(plan, self.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
-            if name in digesters:
-
-                def rows(start: int, stop: int, name: str = name) -> Iterator[NDArray[Any]]:
-                    for part in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
-                        first = ends[part - 1] if part else 0
-                        yield load(part).arrays[name][max(0, start - first) : stop - first]
-
-                blocks = partial(rows, 0, shape[0])
-                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
+        for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
+            if name not in small:
+                contents.datasets[name] = Stream(np.dtype(dtype), shape, partial(rows, name))
         return contents
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
@@ -333,24 +268,26 @@ class EmbeddingRun:
         faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
         more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
         problem = (
-            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
+            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} %, but only "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
+        remedy = f"Repair them and delete {self.folder}, or allow more with --max-bad; what was embedded is kept."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image, shards: int | None) -> None:
-        temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
+    def _install(self, contents: Contents, shards: int | None) -> None:
+        temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
-            for old in self.parts.folder.glob("publish-*.tmp"):
-                old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, shards=shards, replace=self._overwrite)
-        except OSError as error:
-            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
+            with translate_os_errors(self.folder):
+                for old in self.folder.glob("publish-*.tmp"):
+                    old.unlink(missing_ok=True)
+            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
+        except (OutputExistsError, ResourceError) as error:
+            gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder, with the temporary file
+            if (gone or isinstance(error, OutputExistsError)) and self._published_plan() == self.digest:
                 return  # another process published the same
-            if isinstance(error, FileExistsError):
-                raise output_exists(self.out, state="and was made by another run meanwhile") from error
-            raise resource_error(error, str(self.out)) from error
+            if isinstance(error, OutputExistsError):
+                raise output_exists(self.out, state="and was made by another run in the meantime") from error
+            raise
 
 
 def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
@@ -366,7 +303,7 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
         kind="embeddings",
         normalized=int(plan.normalized),
         metric=plan.metric,
-        names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
+        names_are_utf8=int(plan.names_are_utf8),
         created_by=plan.created_by,
         plan_digest=digest,
     )
@@ -398,17 +335,6 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
 # ---- rows made elsewhere: checked, and streamed to the disk in the order of their names
 
 
-def imported_model(name: str, source: str, word: str) -> ModelIdentity:
-    """Return the identity of a model that is known only by name.
-
-    Args:
-        name: shown to people.
-        source: name of the file that was read.
-        word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
-    """
-    return ModelIdentity(name, source=source, preprocess={"imported": word})
-
-
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
     """Check that all embeddings, in the order of their file, can be stored.
 
@@ -419,7 +345,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         where: number of a row to how messages call it.
 
     Raises:
-        Refused: a number is not finite, or too large for the type; a row is too small for it, or not of length 1.
+        Refused: a number is not finite, or too large for the type; a row becomes zero in it, or is not of length 1.
     """
     step = _rows_at_a_time(embeddings)
     for start in range(0, len(embeddings), step):
@@ -427,29 +353,23 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         stored = _cast(given, np.dtype(dtype))
         finite = np.isfinite(stored)
         if not finite.all():
-            row = int(np.argmin(finite.all(axis=1)))
-            column = int(np.argmin(finite[row]))
+            row, column = np.argwhere(~finite)[0].tolist()
             value = given[row, column]
-            if np.isfinite(value):
-                problem = f"value {column} is {value}, too large for {dtype}"
-                raise Refused(
-                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
-                )
-            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
-        largest = np.abs(stored).max(axis=1)
-        lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
-        tiny = lost & (largest < np.finfo(dtype).tiny)
-        if tiny.any():
-            row = int(np.argmax(tiny))
-            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
-            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
+            large = f", which is too large for {dtype}" if np.isfinite(value) else ""
+            remedy = "Pass --dtype float32." if large and dtype == "float16" else "Correct or remove this row."
+            raise Refused(where(start + row), f"value {column} is {value}{large}", remedy)
+        vanishes = given.any(axis=1) & ~stored.any(axis=1)
+        if vanishes.any():
+            row = int(np.argmax(vanishes))
+            problem = f"has no value above {np.abs(given[row]).max():.3g}, which is 0 in {dtype}"
+            raise Refused(where(start + row), problem, "Scale the embeddings, or pass --dtype float32.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
             if off.any():
                 row = int(np.argmax(off))
-                problem = f"has length {lengths[row]:.6g}, and --normalized says 1"
-                raise Refused(where(start + row), problem, "Leave --normalized out, or scale the rows first.")
+                problem = f"has norm {lengths[row]:.6g}, but --normalized requires 1"
+                raise Refused(where(start + row), problem, "Remove --normalized, or scale the embeddings first.")
 
 
 def write_imported(
@@ -484,25 +404,11 @@ def write_imported(
     """
     contents = planned_contents(plan, plan_digest(recipe), {})
     contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
-    contents.datasets["embeddings"] = _in_order(embeddings, order, np.dtype(plan.dtype).newbyteorder("<"))
+    kind = np.dtype(plan.dtype).newbyteorder("<")
+    contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
-    try:
-        install_store(Image(contents), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-    except FileExistsError as error:
-        raise output_exists(out) from error
-    except OSError as error:
-        raise resource_error(error, str(out)) from error
-
-
-def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
-    step = _rows_at_a_time(embeddings)
-
-    def rows(first: int, last: int) -> Iterator[NDArray[Any]]:
-        for start in range(first, last, step):
-            yield _cast(embeddings[order[start : min(start + step, last)]], kind)
-
-    return Stream(kind, embeddings.shape, partial(rows, 0, len(order)), part=rows)
+    install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
 
 
 def _rows_at_a_time(embeddings: NDArray[Any]) -> int:

@@ -63,7 +63,7 @@ class LoadedCheckpoint:
         try:
             return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:
-            raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
+            raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore the file.") from error
 
     def has(self, name: str) -> bool:
         """Return whether the checkpoint holds a file of this name."""
@@ -231,15 +231,17 @@ def read_state(folder: Path) -> dict[str, Any]:
         version = str(state["format_version"])
         sealed = state.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
+        raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore the file.") from error
     if sealed != _sha256(canonical_json(state).encode()):
-        raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
+        raise CheckpointDamaged(
+            str(folder / STATE), "bytes differ from what was written", "Restore the file from a copy."
+        )
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise CheckpointError(
             str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
         )
     if not files:
-        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore it from a copy.")
+        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore the file from a copy.")
     restored = _from_json(state)
     assert isinstance(restored, dict)
     return restored
@@ -255,10 +257,12 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
                 raise FileNotFoundError(errno.ENOENT, "no such file")
             same = path.stat().st_size == recorded["size"] and sha256_file(path) == recorded["sha256"]
         except OSError as error:
-            faults.append(CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore it."))
+            faults.append(CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore the file."))
             continue
         if not same:
-            faults.append(CheckpointDamaged(str(path), "bytes differ from what was written", "Restore it from a copy."))
+            faults.append(
+                CheckpointDamaged(str(path), "bytes differ from what was written", "Restore the file from a copy.")
+            )
     return faults
 
 
@@ -289,7 +293,7 @@ def load_checkpoint(
         best = _announced(folder, pointer)
         loaded = LoadedCheckpoint(best, verify_checkpoint(best))
         if not _is_meant(best, pointer):
-            problem = f"names {best.name}, but that is not the checkpoint it was written for"
+            problem = f"names {best.name}, but was written for another checkpoint"
             raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
         return loaded
     warnings: list[str] = []
@@ -298,7 +302,7 @@ def load_checkpoint(
         announced = _announced(folder, pointer)
         is_changed = _is_whole(announced) and not _is_meant(announced, pointer)
     if pointer is not None and is_changed:
-        problem = f"names {announced.name}, but that is not the checkpoint it was written for"
+        problem = f"names {announced.name}, but was written for another checkpoint"
         warnings.append(f"{folder / 'last.json'}: {problem}")
     elif pointer is not None:
         # a folder newer than last.json was committed but never announced; it counts when nothing else is left
@@ -420,6 +424,6 @@ def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: st
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise CheckpointMismatch(
-            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
+            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options of its training."
         )
     method.load_state_dict(tensors)

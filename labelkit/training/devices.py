@@ -337,8 +337,8 @@ def explain_nondeterminism() -> Iterator[None]:
         raise ResourceError(
             "--deterministic",
             f"torch has no deterministic GPU version of {operation[1]}",
-            "Leave it out (results then differ slightly between runs), change the options that need the operation, "
-            "or use --device cpu.",
+            "Remove --deterministic (results then differ slightly between runs), change the options that need the "
+            "operation, or use --device cpu.",
         ) from error
 
 

@@ -19,12 +19,19 @@ from labelkit.options.base import StageConfig, shell_name, value_text
 LONGEST_WAIT: Final = timedelta(hours=24)
 # Where the images lie is a matter of the machine.
 _MAY_DIFFER: Final = frozenset({"data_root"})
-_REMEDY: Final = "Give all processes the same options."
+_REMEDY: Final = "Pass the same options to all processes."
 
 
 def process_count() -> int:
     """Return the number of processes that the launcher started, without starting a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
+
+
+def this_process() -> tuple[int, int]:
+    """Return the number of this process in its process group, and how many there are; (0, 1) without a group."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 class _Gather(torch.autograd.Function):
@@ -56,9 +63,7 @@ def gather_batch(part: Tensor) -> Tensor:
     Returns:
         (b * processes, ...); gradients flow.
     """
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return part
-    if torch.distributed.get_world_size() == 1:
+    if this_process()[1] == 1:
         return part
     gathered: Tensor = _Gather.apply(part)
     return gathered
@@ -83,5 +88,5 @@ def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) ->
         for name, field in type(config).model_fields.items():
             if name not in _MAY_DIFFER and first[name] != other[name]:
                 said, there = (value_text(one[name]) for one in (first, other))
-                problem = f"is {said} in process 0, and {there} in process {rank}"
+                problem = f"is {said} in process 0, but {there} in process {rank}"
                 raise ConfigError(shell_name(name, field), problem, _REMEDY)

@@ -145,7 +145,9 @@ class Guard:
         if self.mode == "none" or len(np.unique(known)) != 1:
             return
         problem = f"all {len(known)} labels are of one class"
-        remedy = "Check them, and the options that choose them (--label-split, --num-labels): two classes are needed."
+        remedy = (
+            "Check the labels and the options that choose them (--label-split, --num-labels): two classes are needed."
+        )
         if not beside_others and self.mode == "stop":
             raise DivergenceError("labels", problem, remedy)
         self.say(f"warning: {problem}. {remedy}")
@@ -167,7 +169,7 @@ class Guard:
         if self.mode == "none" or len(pixels) < 2 or not bool((pixels == pixels[0]).all()):
             return
         problem = f"{len(pixels)} images drawn from the training set are all equal"
-        remedy = "Check the files and --image-size; nothing can be learned from them."
+        remedy = "Check the files and --image-size: nothing can be learned from equal images."
         if self.mode == "stop":
             raise DivergenceError("images", problem, remedy)
         self.say(f"warning: {problem}. {remedy}")
@@ -184,9 +186,13 @@ class Guard:
         limit = self.loss_ratio * max(1.0, abs(self._first_loss))
         signs = []
         if abs(loss) > limit:
-            problem = f"the loss is {loss:.4g}, {self._first_loss:.4g} at the first step"
+            problem = f"the loss rose from {self._first_loss:.4g} at the first step to {loss:.4g}"
             signs.append(
-                Sign("loss", f"{problem}: it explodes", "Lower --lr, set --clip-grad-norm, or train with a warm-up.")
+                Sign(
+                    "loss",
+                    f"{problem}, so training diverges",
+                    "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
+                )
             )
         self._judge(signs, {"loss"}, step, lasting=0)
 
@@ -232,23 +238,23 @@ class Guard:
     def _signs(self, look: NetworkMeasurements) -> list[Sign]:
         signs = []
         if not look.feature_spread >= self.min_spread:
-            problem = f"the features of all images are alike (they differ by {look.feature_spread:.1e} of their length)"
+            problem = f"the features of all images are nearly equal (relative spread {look.feature_spread:.1e})"
             signs.append(Sign("features", f"{problem}: training collapsed", _LESS))
         elif look.effective_rank < ONE_LINE:
-            problem = f"features differ along one line only (effective rank {look.effective_rank:.2f})"
+            problem = f"features differ in only one direction (effective rank {look.effective_rank:.2f})"
             signs.append(Sign("rank", problem, _LESS, ends=False))
         elif self._shrinks(look, FEW_DIRECTIONS):
             problem = (
-                f"features become alike: they differ by {percent(look.feature_spread)} % of their length, in "
-                f"{look.effective_rank:.1f} directions, before training in {self.first_rank:.1f}"
+                f"features become similar: their relative spread is {percent(look.feature_spread)} %, and their "
+                f"effective rank fell from {self.first_rank:.1f} to {look.effective_rank:.1f}"
             )
             sign = Sign("shrinking", f"{problem}: training collapses", _LESS, sure=True, begun=self._shrinking)
             signs.append(sign)
         if look.prototype_cosine is not None and not look.prototype_cosine <= ALIKE_PROTOTYPES:
-            problem = f"all class vectors are alike (mean cosine {look.prototype_cosine:.4f})"
+            problem = f"all class vectors are nearly equal (mean cosine {look.prototype_cosine:.4f})"
             signs.append(Sign("prototypes", f"{problem}: training collapsed", _LESS))
         if look.predicted_classes == 1:
-            problem = "one class is predicted for all of a few images"
+            problem = "the same class is predicted for all sampled images"
             signs.append(
                 Sign(
                     "predictions",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -20,12 +21,12 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
+from labelkit.training.timing import GroupRates, Moment, OptimizerSchedules, Pace, RunSize, Scheduled
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
@@ -44,7 +45,7 @@ class StepOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(OptimizerSchedules):
     """A number of epochs that share the same views, samples, labels and order.
 
     Attributes:
@@ -54,9 +55,6 @@ class Phase:
         name: shown in the log.
         labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
         steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
-        lr: learning rate at a step of the phase, from 0; default: the run's own.
-        weight_decay: of groups of parameters with ``is_decayed``, at a step of the phase; default: as they were built.
-        betas: decays of Adam's moments, at a step of the phase; default: as the optimizer was built.
         pairing: what second views show; default: the same image as the first ones.
     """
 
@@ -66,9 +64,6 @@ class Phase:
     name: str = "train"
     labels: NDArray[np.int64] | None = None
     steps: int | None = None
-    lr: Callable[[int], float] | None = None
-    weight_decay: Callable[[int], float] | None = None
-    betas: Callable[[int], tuple[float, float]] | None = None
     pairing: Pairing | None = None
 
 
@@ -106,40 +101,30 @@ def _nothing(*values: object) -> None:
 
 
 @dataclass(slots=True)
-class TrainState:
+class TrainState(Moment):
     """State of the run, and services of the trainer, that a method receives at an event.
 
+    Without arguments it is that of a method outside of a run: before the first step, alone, and nobody listens.
+
     Attributes:
-        epoch: passes finished; the number of the running one, from 0.
-        step: optimizer updates finished.
-        steps_per_epoch: updates in this epoch.
         log_now: the coming step's logs are written, so costly ones are worth computing.
         is_main: this process writes files.
         combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
         log: writes a line of its own to the log: what it is about, and its values.
         warn: shows a line to a person.
-        phase: number of the running phase, from 0.
-        step_in_phase: updates finished in it.
-        phase_steps: updates of all of it.
         batches: batches of a phase for a training loop inside an event; keep its epoch apart from those of the run.
         average_gradients: gives parameters the mean of their gradients over processes, in such a loop.
     """
 
-    epoch: int
-    step: int
-    steps_per_epoch: int
-    log_now: bool
-    is_main: bool
-    full_pass: Callable[..., Tensor]
-    generator: Callable[[str], np.random.Generator]
+    log_now: bool = False
+    is_main: bool = True
+    full_pass: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
     local_pass: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
     gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
     log: Callable[[str, Mapping[str, float]], None] = _nothing
     warn: Callable[[str], None] = _nothing
-    phase: int = 0
-    step_in_phase: int = 0
-    phase_steps: int = 0
     batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
@@ -173,6 +158,12 @@ class TrainState:
             (m, d) float32 on the CPU and (m,) int64, the rows they belong to; over all processes each row once.
         """
         return self.local_pass(network, rows, how)
+
+    def mean_count(self, count: float) -> float:
+        """Return the mean over processes of a count of this one."""
+        # one exchange for both: the sum of the counts and the number of processes
+        total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
+        return float(total / processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +234,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: What embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
-    #: Where the run is, from the first step on.
-    _state: TrainState | None = None
+    #: Where the run is.
+    _state: TrainState = TrainState()
 
     def __init__(self, config: ConfigT, data: DataInfo) -> None:
         super().__init__()

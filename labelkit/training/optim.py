@@ -96,7 +96,7 @@ def load_named_optimizer_state(
             continue
         name, _, key = label.removeprefix(_PREFIX).rpartition("/")
         if name not in parameters:
-            raise CheckpointMismatch(where, f"holds optimizer state of {name!r}, which is not trained here", "")
+            raise CheckpointMismatch(where, f"contains optimizer state of {name!r}, which is not trained here", "")
         parameter = parameters[name]
         if isinstance(value, Tensor):
             if value.ndim and value.shape != parameter.shape:

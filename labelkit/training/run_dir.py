@@ -90,15 +90,15 @@ class RunDir:
             if resume and not present:
                 raise ConfigError(str(self.path), "contains no run to resume", "Leave out --resume to start a new run.")
             if present and not (resume or overwrite):
-                raise output_exists(self.path, instead="--resume to go on with that run")
+                raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
                 raise ConfigError(
                     str(self.path), "is not a run folder, so it is not overwritten", "Choose another --out."
                 )
             if present and overwrite and (foreign := _foreign(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
-                problem = f"holds what no training wrote: {', '.join(foreign[:3])}{more}"
-                raise ConfigError(str(self.path), problem, "Move it away, or choose another --out.")
+                problem = f"contains files that are not from training: {', '.join(foreign[:3])}{more}"
+                raise ConfigError(str(self.path), problem, "Move these files, or choose another --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
@@ -151,7 +151,7 @@ class RunDir:
             self._lock.close()
             self._lock = None
             problem = "another process is training into this folder"
-            raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.")
+            raise BusyError(str(self.path), problem, "Wait for its end, or choose another --out.")
 
     def _clear(self) -> None:
         """Remove all files of a run, the options last: they make the rest a run, should this process die here."""
@@ -255,7 +255,7 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
         method = text.partition("\n")[0].split()[3]
         return method, dict(yaml.safe_load(text))
     except (OSError, yaml.YAMLError, IndexError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(str(path), f"cannot be read: {error}", "Restore it.") from error
+        raise CheckpointError(str(path), f"cannot be read: {error}", "Restore the file.") from error
 
 
 _SPLIT_KEYS = {"dataset": str, "dataset_digest": str, "class_names": list, "split": dict, "info": dict}
@@ -275,16 +275,16 @@ def read_split(run: Path) -> dict[str, Any]:
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
         if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MOST_SAMPLES:
-            raise ValueError("the counts of images differ")
+            raise ValueError("the numbers of images differ")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
-            raise ValueError("old_classes are no classes")
+            raise ValueError("old_classes contains unknown classes")
         labels = found.get("labels", found["split"]["labeled"])  # an earlier version kept no labels
         if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
             range(len(found["class_names"]))
         ):
             raise ValueError("labels are not those of the labeled images")
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore it.") from error
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore the file.") from error
     return found
 
 
@@ -331,41 +331,12 @@ def check_same_options(
         younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
         raise CheckpointMismatch(
             str(run / CONFIG),
-            "options differ from those of the run: " + "; ".join(differing),
+            "options differ from the run: " + "; ".join(differing),
             f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
         )
     if saved.get("epochs") == options.get("epochs"):
         return None
     return (
-        f"{run} goes on to {options['epochs']} epochs, begun with {saved['epochs']}: schedules are stretched from here "
-        f"on, so that it does not end like a run that was begun with {options['epochs']}"
+        f"{run} is extended from {saved['epochs']} to {options['epochs']} epochs: schedules are stretched from here "
+        f"on, so the result differs from a run started with {options['epochs']} epochs"
     )
-
-
-class RunLog:
-    """Log of a run's metrics with the epoch and step they belong to.
-
-    Args:
-        run: where to; ``None`` = nowhere.
-        is_main: this process writes what all processes know alike.
-    """
-
-    def __init__(self, run: RunDir | None, *, is_main: bool) -> None:
-        self._run = run
-        self._is_main = is_main
-
-    def epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of an epoch."""
-        if self._run is not None:
-            self._run.log({"epoch": epoch, "step": step, **metrics})
-
-    def step(self, epoch: int, step: int, lr: float, means: Mapping[str, float]) -> None:
-        """Write the losses and learning rate of a step."""
-        if self._run is None or not self._is_main:
-            return
-        self._run.log({"epoch": epoch, "step": step, "kind": "step", "lr": lr, **means})
-
-    def event(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write the values that a method reports about an event."""
-        if self._run is not None and self._is_main:
-            self._run.log({"epoch": epoch, "step": step, "kind": kind, **values})

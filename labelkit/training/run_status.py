@@ -14,7 +14,7 @@ from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_
 from labelkit.training.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 
 _TAIL_BYTES = 1 << 16
-_RESTORE = "Restore it from a copy."
+_RESTORE = "Restore the file from a copy."
 
 
 @dataclass
@@ -118,7 +118,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.metrics_bytes for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
-        problem = f"{status.metrics_bytes} bytes, the last checkpoint was written after {longest}"
+        problem = f"has {status.metrics_bytes} bytes, but the last checkpoint was written after {longest}"
         status.faults.append(CheckpointDamaged(str(run / METRICS), problem, _RESTORE))
     return status
 
@@ -144,7 +144,7 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
         setattr(status, which, name)
         named = present.get(name)
         if named is None and not any(folder.glob(f".trash-{name}-*")):
-            status.faults.append(CheckpointDamaged(str(place), f"names {name}, which is not there", _RESTORE))
+            status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
         elif named is not None and named.state_sha256 not in ("", pointer["state_sha256"]):
             problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
             status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))

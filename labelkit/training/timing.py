@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
 
 from labelkit.errors import ConfigError
 from labelkit.options.training import RunConfig
 from labelkit.training.schedules import LearningRate
 
 
-class Moment(Protocol):
-    """Protocol of a position in a run, such as the trainer's state or a moment of a plan.
+@dataclass(slots=True)
+class Moment:
+    """A position in a run, before its first update by default.
 
     Attributes:
         epoch: number of the running pass, from 0.
@@ -28,33 +28,16 @@ class Moment(Protocol):
         phase_steps: updates of all of it.
     """
 
-    @property
-    def epoch(self) -> int: ...  # noqa: D102 - see above, like those that follow
-    @property
-    def step(self) -> int: ...  # noqa: D102
-    @property
-    def steps_per_epoch(self) -> int: ...  # noqa: D102
-    @property
-    def phase(self) -> int: ...  # noqa: D102
-    @property
-    def step_in_phase(self) -> int: ...  # noqa: D102
-    @property
-    def phase_steps(self) -> int: ...  # noqa: D102
+    epoch: int = 0
+    step: int = 0
+    steps_per_epoch: int = 1
+    phase: int = field(default=0, kw_only=True)
+    step_in_phase: int = field(default=0, kw_only=True)
+    phase_steps: int = field(default=0, kw_only=True)
 
 
 Scheduled = Callable[[Moment], float]
 """A value that changes during training; not-a-number where it has no part."""
-
-
-class OptimizerSchedules(Protocol):
-    """Optimizer schedules of a phase: functions of its step, counted from 0, or ``None`` where nothing changes."""
-
-    @property
-    def lr(self) -> Callable[[int], float] | None: ...  # noqa: D102 - see above
-    @property
-    def weight_decay(self) -> Callable[[int], float] | None: ...  # noqa: D102
-    @property
-    def betas(self) -> Callable[[int], tuple[float, float]] | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +59,8 @@ class RunSize:
             ConfigError: their number is not known.
         """
         if self.images is None:
-            problem = "the options do not tell how many images are trained on, which the length of the run depends on"
-            raise ConfigError("--images", problem, "Give the number.")
+            problem = "the number of training images, on which the length of the run depends, is unknown"
+            raise ConfigError("--images", problem, "Pass the number.")
         return self.images
 
     def known_labels(self) -> int:
@@ -88,29 +71,41 @@ class RunSize:
         """
         if self.labeled is None:
             self.known_images()
-            problem = "the options do not tell how many images have a label, which the length of the run depends on"
-            raise ConfigError("--num-labels", problem, "Give the number.")
+            problem = "the number of labels, on which the length of the run depends, is unknown"
+            raise ConfigError("--num-labels", problem, "Pass the number.")
         return self.labeled
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class OptimizerSchedules:
+    """What the optimizer gets in a phase, as functions of its step, counted from 0.
+
+    Attributes:
+        lr: learning rate; default: the run's own.
+        weight_decay: of groups of parameters with ``is_decayed``; default: as they were built.
+        betas: decays of Adam's moments; default: as the optimizer was built.
+    """
+
+    lr: Callable[[int], float] | None = field(default=None, kw_only=True)
+    weight_decay: Callable[[int], float] | None = field(default=None, kw_only=True)
+    betas: Callable[[int], tuple[float, float]] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(OptimizerSchedules):
     """Length and optimizer schedules of a phase, known without its images.
 
     Attributes:
         epochs: length, >= 1.
         draws: images that an epoch draws.
         name: shown in the log.
-        steps, lr, weight_decay, betas: see `Phase`.
+        steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
     """
 
     epochs: int
     draws: int
     name: str = "train"
     steps: int | None = None
-    lr: Callable[[int], float] | None = None
-    weight_decay: Callable[[int], float] | None = None
-    betas: Callable[[int], tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +139,7 @@ class PhaseLength:
         if whole == 0:
             raise ConfigError(
                 "--batch-size",
-                f"{config.batch_size} images per step, but an epoch draws only {draws}",
+                f"{config.batch_size} images per step exceed the {draws} images of an epoch",
                 "Lower --batch-size.",
             )
         return cls(whole, epochs, steps)
@@ -200,18 +195,6 @@ def optimizer_values(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMoment:
-    """A position in a planned run that has not been trained."""
-
-    epoch: int
-    step: int
-    steps_per_epoch: int
-    phase: int
-    step_in_phase: int
-    phase_steps: int
-
-
 class Plan:
     """Plan of all updates of a run, computed without training.
 
@@ -240,7 +223,7 @@ class Plan:
         """Return the total number of epochs."""
         return self._epochs[-1]
 
-    def at(self, step: int) -> PlannedMoment:
+    def at(self, step: int) -> Moment:
         """Return the position of the run before an update, counted from 0.
 
         Raises:
@@ -251,9 +234,16 @@ class Plan:
         phase = bisect_right(self.starts, step) - 1
         length, in_phase = self.lengths[phase], step - self.starts[phase]
         epoch = in_phase // length.whole
-        return PlannedMoment(self._epochs[phase] + epoch, step, length.updates(epoch), phase, in_phase, length.total)
+        return Moment(
+            self._epochs[phase] + epoch,
+            step,
+            length.updates(epoch),
+            phase=phase,
+            step_in_phase=in_phase,
+            phase_steps=length.total,
+        )
 
-    def optimizer(self, now: PlannedMoment) -> OptimizerValues:
+    def optimizer(self, now: Moment) -> OptimizerValues:
         """Return the optimizer settings of the next update."""
         return optimizer_values(
             self.paces[now.phase],

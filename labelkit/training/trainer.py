@@ -1,14 +1,14 @@
-"""The trainer: owns the clock, the order of events, when to look, and when to write a checkpoint."""
+"""The trainer: owns the clock, the order of events, passes over images, and when to look and to write a checkpoint."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from torch import Tensor
 from labelkit.data.batch import Batch
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import TrainLoader
+from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
 from labelkit.errors import DivergenceError, Interrupted
+from labelkit.models.batch_norm import batch_statistics
 from labelkit.options.training import RunConfig
+from labelkit.progress import Task
 from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.training.devices import Runtime, explain_nondeterminism, seed_step
 from labelkit.training.guards import (
@@ -34,10 +36,9 @@ from labelkit.training.guards import (
     weight_norms,
     zero_lr_share,
 )
-from labelkit.training.inference_passes import Passes
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
-from labelkit.training.run_dir import RunDir, RunLog
+from labelkit.training.run_dir import RunDir
 from labelkit.training.saving import Clock, Progress, RunParts
 from labelkit.training.schedules import LearningRate
 from labelkit.training.timing import PhaseLength, optimizer_values
@@ -87,13 +88,6 @@ ASK_EVERY: Final = 8
 CHECKPOINT_MINUTES: Final = 10.0
 
 
-class Report(Protocol):
-    """Protocol of an object that reports training progress to the user."""
-
-    def advance(self, n: int = 1, **info: Any) -> None:
-        """Advance the progress by ``n`` steps and show ``info`` next to the bar."""
-
-
 @dataclass
 class FitResult:
     """Metrics, number of updates and time of a training run.
@@ -139,7 +133,7 @@ class Trainer:
         *,
         run: RunDir | None = None,
         monitor: Monitor | None = None,
-        report: Report | None = None,
+        report: Task | None = None,
         message: Callable[[str], None] = lambda text: None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
@@ -153,7 +147,8 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
-        self._kept: CachedViewBank | None = None
+        #: What the frozen part made of images, if training is on that.
+        self.kept: CachedViewBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
         self.config = config = self._with_workers(config)
@@ -176,7 +171,6 @@ class Trainer:
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signals = SignalWatch()
         self._writer = None if run is None else self._checkpoint_writer(run)
-        self._log = RunLog(run, is_main=runtime.is_main)
 
     def _learning_rate(self) -> LearningRate | None:
         """Return that of a run in epochs; in others, phases have their own."""
@@ -201,7 +195,7 @@ class Trainer:
 
     def train_on(self, kept: CachedViewBank) -> None:
         """Train on cached outputs of the frozen part instead of images, where cached."""
-        self._kept, self._running = kept, None
+        self.kept, self._running = kept, None
 
     def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
         return CheckpointWriter(
@@ -374,7 +368,7 @@ class Trainer:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
-        self._log.epoch(clock.epoch, clock.step, metrics)
+        self._record(metrics)
         self._announce(metrics)
         self.progress.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
@@ -402,7 +396,7 @@ class Trainer:
         values = {"loss": loss.detach(), **logs}
         means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
         if write:
-            self._log.step(self.clock.epoch, self.clock.step, self.optimizer.param_groups[0]["lr"], means)
+            self._record({"kind": "step", "lr": self.optimizer.param_groups[0]["lr"], **means})
         self.guard.at_loss(means["loss"], self.clock.step)
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
@@ -471,7 +465,7 @@ class Trainer:
     def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
         spec = self.method.network.input_spec
         return TrainLoader(
-            self.bank if self._kept is None else self._kept,
+            self.bank if self.kept is None else self.kept,
             phase.views,
             phase.sampler,
             self.labels if phase.labels is None else phase.labels,
@@ -512,7 +506,7 @@ class Trainer:
             local_pass=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
-            log=self._log_event,
+            log=lambda kind, values: self._record({"kind": kind, **values}),
             warn=self.message,
             phase=self.clock.phase,
             step_in_phase=self.clock.step - self.clock.phase_step,
@@ -521,11 +515,12 @@ class Trainer:
             average_gradients=self.average_gradients,
         )
 
-    def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
-        self._log.event(kind, self.clock.epoch, self.clock.step, values)
+    def _record(self, values: Mapping[str, Any]) -> None:
+        """Append values of the current step to the log."""
+        if self.run is not None:
+            self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, **values})
 
-    def _passes(self) -> Passes:
-        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step, self._kept)
+    # ------------------------------------------------------------------ passes outside of training
 
     def full_pass(
         self,
@@ -533,8 +528,13 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """Run a network over images and return all results on every process, as ``TrainState.embed`` says."""
-        return self._passes().full(network, rows, how)
+        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says."""
+        bank = how.bank if how is not None and how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        values, visited = self.local_pass(network, rows, how)
+        where = {int(row): position for position, row in enumerate(rows)}
+        positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
+        return self.runtime.gather_rows(values, positions, len(rows))
 
     def local_pass(
         self,
@@ -543,7 +543,67 @@ class Trainer:
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
-        return self._passes().local(network, rows, how)
+        how = how or FullPass()
+        if how.mode == "eval":
+            self.runtime.share_statistics(self.method)
+        was_training = self.method.training
+        self.method.train(how.mode == "train")
+        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
+        values: list[Tensor] = []
+        visited: list[NDArray[np.int64]] = []
+        with torch.no_grad(), statistics:
+            for images, some in self._pass_batches(rows, how):
+                # around the network alone: views in half precision do not fit into the float32 images they change
+                with self.runtime.autocast():
+                    seen = network(images)
+                values.append(seen.float().cpu())
+                visited.append(some)
+        self.method.train(was_training)
+        if not values:
+            return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+        return torch.cat(values), np.concatenate(visited)
+
+    def _pass_batches(
+        self, rows: NDArray[np.int64] | None, how: FullPass
+    ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
+        """Yield this process's share of the batches: images, or what is kept of them, and their rows."""
+        plain = how.mode == "eval" and how.view is None and how.bank is None  # in no order, since none changes a row
+        if self.kept is None or not (how.by_network and plain):
+            yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
+            return
+        rows = self.bank.rows if rows is None else rows
+        size = how.batch_size or self._pass_size
+        for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
+            some = rows[start : start + size]
+            yield self.kept.unaugmented(some), some
+
+    @property
+    def _pass_size(self) -> int:
+        return max(1, min(512, 2 * self.config.batch_size))
+
+    def _pass_loader(self, rows: NDArray[np.int64] | None, how: FullPass) -> EvalLoader:
+        """Return this process's share of the batches."""
+        bank = how.bank if how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        if how.order != "rows":
+            step = self.clock.step if how.order == "new" else 0
+            rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
+        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
+        seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
+        spec = self.method.network.input_spec
+        return EvalLoader(
+            bank,
+            how.view or self.method.eval_view(),
+            rows=rows,
+            batch_size=how.batch_size or self._pass_size,
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers or 0,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            seed=None if how.view is None else seed,
+            epoch=how.draw,
+            join_single=how.mode != "eval",
+        )
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -13,7 +13,6 @@ from labelkit.algorithms.calibration import (
     fit_temperature,
     fit_temperatures,
     group_means,
-    group_scores,
     leave_one_out_agreement,
     named_probability,
     reliability,
@@ -218,16 +217,11 @@ def test_agreement_is_judged_by_the_other_rows(rows: list[tuple[int, int]]) -> N
         np.testing.assert_equal(found[i], expected)
 
 
-def test_scores_order_groups_by_distance_and_empty_groups_come_last(rng: np.random.Generator) -> None:
+def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None:
     features, ids = rng.normal(size=(30, 3)), np.arange(30) % 4
     means = group_means(features, ids, 5)
     np.testing.assert_allclose(means[2], features[ids == 2].mean(axis=0))
-    scores = group_scores(features, means)
-    distances = ((features[:, None] - means[None, :4]) ** 2).sum(axis=2)
-    np.testing.assert_allclose(
-        scores[:, :4], -0.5 * distances + 0.5 * (features**2).sum(axis=1)[:, None], rtol=1e-9, atol=1e-9
-    )
-    assert (scores[:, 4] == -np.inf).all()
+    assert np.isnan(means[4]).all()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +243,6 @@ def test_scores_order_groups_by_distance_and_empty_groups_come_last(rng: np.rand
         (lambda: leave_one_out_agreement([0, 1], [0]), "shape"),
         (lambda: group_means(np.ones((2, 2)), [0, 3], 3), "below num_groups=3, got 3"),
         (lambda: group_means(np.ones((3, 2)), [0, 1], 3), r"\(2, d\)"),
-        (lambda: group_scores(np.ones((2, 2)), np.ones((2, 3))), "as many columns"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(call: object, message: str) -> None:

@@ -78,6 +78,13 @@ def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: f
     assert found.best(some=True) == 3
 
 
+@pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.4), (-1.0, 0.4), (1.5, 0.7), (4.0, 1.0), (9.0, 1.0)])
+def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
+    found = UnlabeledGroups((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), 0.0, 0.1, 0.5)
+
+    assert found.group_weight == pytest.approx(weight)
+
+
 def test_numbers_are_near_within_two_standard_errors() -> None:
     found = UnlabeledGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
 

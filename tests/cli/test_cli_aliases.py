@@ -36,11 +36,3 @@ def test_the_key_of_files_and_settings_stays_index(capsys: pytest.CaptureFixture
     assert "store" in capsys.readouterr().err
 
     assert main([*LINE, "--set", "index=a.h5"]) == 0
-
-
-def test_help_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "k-means", "--help"]) == 0
-    shown = capsys.readouterr().out
-
-    assert "--index" in shown
-    assert "--store" in shown

@@ -60,11 +60,12 @@ Run = Callable[..., int]
 
 
 @pytest.fixture
-def presets(tmp_path: Path) -> Path:
+def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "presets"
     (folder / "sieve").mkdir(parents=True)
     (folder / "sieve" / "digits.yaml").write_text("# labelkit train sieve\nnum_clusters: 12\nlr: 0.5\n")
     (folder / "sieve" / "cub.yaml").write_text("# labelkit train sieve --dataset cub\nnum_clusters: 200\n")
+    monkeypatch.setattr("labelkit.options.presets.shipped_presets", lambda: folder)
     return folder
 
 
@@ -77,7 +78,6 @@ def seen() -> list[SieveConfig]:
 def run(presets: Path, seen: list[SieveConfig]) -> Run:
     """Run ``sieve ARGUMENTS`` (or ``config ARGUMENTS``) and return its exit code."""
 
-    @stage_command(SieveConfig, presets_folder=presets)
     def sieve(config: SieveConfig) -> None:
         """Sift the rows.
 
@@ -90,24 +90,28 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
 
     def start(*arguments: str) -> int:
         app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
-        app.command("sieve")(sieve)
-        app.command("config")(config_command(SieveConfig, show_config, "Show.", presets_folder=presets))
+        app.command("sieve")(stage_command(SieveConfig, sieve))
+        app.command("config")(config_command(SieveConfig, show_config, "Show."))
         return run_app(lambda: app, list(arguments))
 
     return start
 
 
-def raising(error: BaseException) -> int:
+def code_of(act: Callable[[], None], *words: str) -> int:
+    """Return the exit code of a command that does something, one of a group of two."""
+    app = new_group()
+    for name in ("sieve", "other"):
+        app.command(name)(stage_command(SieveConfig, lambda config: act()))
+    return run_app(lambda: app, ["sieve", "--index", "a.h5", *words])
+
+
+def raising(error: BaseException, *words: str) -> int:
     """Return the exit code of a command that meets an error."""
 
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
+    def act() -> None:
         raise error
 
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    return run_app(lambda: app, ["sieve", "--index", "a.h5"])
+    return code_of(act, *words)
 
 
 def test_options_become_the_config(run: Run, seen: list[SieveConfig]) -> None:
@@ -183,7 +187,7 @@ def test_all_faults_come_at_once_with_exit_code_2(
         "       --set limt: unknown key (value 3). Did you mean `limit`?",
         "       --num-clusters: must be >= 1 (value 0)",
         "       --lr: not a number (value fast)",
-        "       --index: missing. Give --index a value.",
+        "       --index: is missing. Pass a value for --index.",
     ]
     assert seen == []
 
@@ -204,8 +208,8 @@ def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.Ca
         (["--set", "lr=0.1", "--set", "lr=0.2"], "--set lr: 0.2 contradicts --set lr 0.1. Keep one of them."),
         (["--lr", "0.1", "--lr", "0.2"], "--lr: 0.2 contradicts --lr 0.1. Keep one of them."),
         (["--normalize", "--set", "normalize=false"], "--set normalize: false contradicts --normalize true."),
-        (["--set", "lr"], "--set: not KEY=VALUE (value lr). Write --set lr=0.1."),
-        (["--set", "=3"], "--set: not KEY=VALUE (value =3). Write --set lr=0.1."),
+        (["--set", "lr"], "--set: lr is not of the form KEY=VALUE. Write --set lr=0.1."),
+        (["--set", "=3"], "--set: =3 is not of the form KEY=VALUE. Write --set lr=0.1."),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -341,15 +345,8 @@ def test_anything_else_is_our_bug_and_keeps_its_traceback(capsys: pytest.Capture
 def test_signals_interrupt_with_their_code(
     capsys: pytest.CaptureFixture[str], signum: signal.Signals, code: int
 ) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
-        signal.raise_signal(signum)
-
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
     before = signal.getsignal(signum)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == code
+    assert code_of(lambda: signal.raise_signal(signum)) == code
     assert signal.getsignal(signum) is before
     assert capsys.readouterr().err == f"error: stopped by {signum.name}\n"
 
@@ -358,29 +355,18 @@ def test_signals_interrupt_with_their_code(
 def test_a_signal_that_a_library_made_another_error_of_is_still_a_signal(
     capsys: pytest.CaptureFixture[str], wrapped: Exception
 ) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
+    def act() -> None:
         try:
             signal.raise_signal(signal.SIGTERM)
         except Interrupted:
             raise wrapped from None
 
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == 143
+    assert code_of(act) == 143
     assert capsys.readouterr().err == "error: stopped by SIGTERM\n"
 
 
 def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    @stage_command(SieveConfig)
-    def sieve(config: SieveConfig) -> None:
-        raise StoreError("a.h5", "no labels")
-
-    app = new_group()
-    app.command("sieve")(sieve)
-    app.command("other")(sieve)
-    assert run_app(lambda: app, ["sieve", "--index", "a.h5", "-v"]) == 3
+    assert raising(StoreError("a.h5", "no labels"), "-v") == 3
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -389,7 +375,7 @@ def test_a_field_named_like_a_common_option_is_a_programmers_error() -> None:
         verbose: bool = False
 
     with pytest.raises(ValueError, match="verbose"):
-        stage_command(Clash)(lambda config: None)
+        stage_command(Clash, lambda config: None)
 
 
 def test_a_command_without_presets_has_no_preset_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,6 +384,6 @@ def test_a_command_without_presets_has_no_preset_option(capsys: pytest.CaptureFi
         seed: int = 0
 
     app = typer.Typer(add_completion=False)
-    app.command()(stage_command(Plain)(lambda config: None))
+    app.command()(stage_command(Plain, lambda config: None))
     assert run_app(lambda: app, ["--preset", "x"]) == 2
     assert run_app(lambda: app, ["--seed", "3"]) == 0

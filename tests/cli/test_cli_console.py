@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from pathlib import Path
 
-import labelkit
 import numpy as np
 import pytest
 from labelkit.cli.console import (
@@ -66,12 +64,6 @@ def test_an_object_of_a_command_that_made_nothing_names_no_paths(capsys: pytest.
     assert json.loads(capsys.readouterr().out) == {"rows": 3}
 
 
-def test_pipes_get_the_paths_of_what_was_made(capsys: pytest.CaptureFixture[str]) -> None:
-    with use_output(Output(quiet=True)):
-        print_result(RESULT)
-    assert capsys.readouterr().out == "a.h5\nsheet.png\n"
-
-
 def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     print_result(RESULT)
@@ -106,12 +98,6 @@ def test_percent_has_one_decimal_in_tables_and_sentences(share: float, text: str
 
 def test_a_program_reads_all_digits_of_a_percent() -> None:
     assert json.loads(json_text({"a": percent(0.97149)}))["a"] == pytest.approx(97.149, abs=1e-12)
-
-
-def test_no_text_of_the_package_formats_percent_in_a_way_of_its_own() -> None:
-    own = re.compile(r"\{100 \*|:\.\d%\}|:%\}")
-    source = Path(labelkit.__file__).parent
-    assert [str(path) for path in source.rglob("*.py") if own.search(path.read_text())] == []
 
 
 def test_a_name_cannot_drive_the_terminal() -> None:

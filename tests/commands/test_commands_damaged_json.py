@@ -81,11 +81,3 @@ def test_a_damaged_record_of_images_is_a_warning(
     (tmp_path / "cache" / "images" / f"{digest}.json").unlink()
     remember_images(digest, str(photos), photos)
     assert find_images(digest) is not None
-
-
-def test_a_pipe_as_a_config_is_refused_at_once(labelkit: Any, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for option in ("--config", "--preset"):
-        answer = labelkit("embed", option, tmp_path / "pipe", "--out", tmp_path / "s.h5")
-        assert answer.code == 2, answer.err
-        assert "Traceback" not in answer.err

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.errors import OutputExistsError, output_exists
 
 # what makes it, what asks for other content under the same name, the output, and the option that names another
 OUTPUTS = {
@@ -28,12 +27,6 @@ OUTPUTS = {
         "x.html",
         "--out",
     ),
-    "run": (
-        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
-        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
-        "run",
-        "--out",
-    ),
 }
 
 
@@ -43,22 +36,18 @@ def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
     tmp_path: Path,
     index: Path,
     photos: Path,
-    small: tuple[object, ...],
     make: str,
     again: str,
     name: str,
     option: str,
 ) -> None:
-    names = {"tmp": tmp_path, "index": index, "photos": photos, "small": " ".join(map(str, small))}
-    if "{other}" in again:
-        other = "embed --dataset {photos} --backbone pixels --image-size 4 --out {tmp}/other.h5"
-        assert labelkit(*other.format(**names).split()).code == 0
+    names = {"tmp": tmp_path, "index": index, "photos": photos}
     made = labelkit(*make.format(**names).split())
     assert made.code == 0, made.err
     path = index.parent / name if name.startswith("photos.h5") else tmp_path / name
     before = path.read_bytes() if path.is_file() else None
 
-    answer = labelkit(*again.format(**names, other=tmp_path / "other.h5").split())
+    answer = labelkit(*again.format(**names).split())
 
     assert answer.code == 2, answer.err
     assert f"{path}: already exists" in answer.err
@@ -85,18 +74,5 @@ def test_a_text_of_another_kind_is_not_replaced_though_it_was_asked_for(
     answer = labelkit(*words.format(index=index, out=out).split(), "--overwrite")
 
     assert answer.code == 2
-    assert "is something else" in answer.err
+    assert "exists, but is not a" in answer.err
     assert out.read_text() == text
-
-
-def test_the_sentence_lists_what_can_be_done() -> None:
-    told = output_exists("a.h5")
-    assert isinstance(told, OutputExistsError)
-    assert str(told) == "a.h5: already exists. Pass --overwrite to replace it, or another --out."
-    told = output_exists("a", "--csv", "--result", state="and has other content", instead="--resume to go on")
-    ways = "Pass --resume to go on, --overwrite to replace it, another --csv, or another --result."
-    assert str(told) == f"a: already exists and has other content. {ways}"
-    assert (
-        str(output_exists("a", replaceable=False, note="It stays."))
-        == "a: already exists. Pass another --out. It stays."
-    )

@@ -38,36 +38,10 @@ def store(
     """The store of these pictures, embedded with a run trained on them, with groupings."""
     folder = tmp_path_factory.mktemp("work")
     run, out = folder / os.fsdecode(b"run\xff"), folder / os.fsdecode(b"s\xff\n.h5")
+    train = ("train", "flipclass", "--dataset", hostile, "--label-split", "gcd", "--align-blocks", "1", *small)
     steps = (
-        (
-            "train",
-            "flipclass",
-            "--dataset",
-            hostile,
-            "--label-split",
-            "gcd",
-            "--align-blocks",
-            "1",
-            *small,
-            "--out",
-            run,
-            "--json",
-        ),
-        (
-            "train",
-            "flipclass",
-            "--dataset",
-            hostile,
-            "--label-split",
-            "gcd",
-            "--align-blocks",
-            "1",
-            *small,
-            "--out",
-            run,
-            "--resume",
-            "--json",
-        ),
+        (*train, "--out", run, "--json"),
+        (*train, "--out", run, "--resume", "--json"),
         ("embed", "--dataset", hostile, "--checkpoint", run, "--out", out, "--json"),
         ("cluster", "ss-kmeans", "--index", out, "--num-clusters", 4, "--json"),
         ("discover", "head", "--index", out, "--json"),

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tiers import quick_every
 
 LARGE = ("torch", "torchvision", "timm", "sklearn", "scipy", "h5py", "faiss", "cv2", "matplotlib")
 PROGRAM = """
@@ -28,21 +27,18 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
-    quick_every(
-        4,
-        [
-            ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
-            ("discover answer --index nosuch.h5", "nosuch.h5: does not exist"),
-            ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
-            ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: does not exist"),
-            ("report --index nosuch.h5 --out page.html", "nosuch.h5: does not exist"),
-            ("embed --dataset nosuch --out photos.h5", "nosuch: is neither a known data set nor a folder or CSV"),
-            ("embed --dataset digit --out photos.h5", "Did you mean digits"),
-            ("train simgcd --dataset nosuch --out run", "nosuch: is neither a known data set nor a folder or CSV"),
-            ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: is neither a known data set"),
-            ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
-        ],
-    ),
+    [
+        ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
+        ("discover answer --index nosuch.h5", "nosuch.h5: does not exist"),
+        ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
+        ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: does not exist"),
+        ("report --index nosuch.h5 --out page.html", "nosuch.h5: does not exist"),
+        ("embed --dataset nosuch --out photos.h5", "nosuch: is neither a known data set nor a folder or CSV"),
+        ("embed --dataset digit --out photos.h5", "Did you mean digits"),
+        ("train simgcd --dataset nosuch --out run", "nosuch: is neither a known data set nor a folder or CSV"),
+        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: is neither a known data set"),
+        ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
+    ],
 )
 def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_path: Path, line: str, said: str) -> None:
     told, error = answer(tmp_path, *line.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.max_memory import block_bytes, bounded_rows, has_room
+from labelkit.commands.common.embeddings import block_bytes, bounded_rows, has_room
 from tests.running import MakeStore
 
 

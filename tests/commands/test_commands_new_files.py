@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +11,10 @@ import pytest
 from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
+from labelkit.errors import LabelkitError
 from labelkit.options.base import StageConfig, field_extra, flag
 from PIL import Image
 from tests.copies import copy_store
-from tests.tiers import quick_every
 
 COMMANDS = all_commands()
 OUTPUTS = {
@@ -41,38 +40,38 @@ def test_every_option_that_names_an_output_says_what_it_makes() -> None:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory, embedded: Path, labelkit: Any) -> dict[str, Path]:
-    """What must stay: each named as outputs would be, where a link can do so."""
+    """What must stay, and a store by other names."""
     folder = tmp_path_factory.mktemp("targets")
     store = copy_store(embedded, folder / "photos.h5")
     assert labelkit("cluster", "k-means", "--index", store, "--num-clusters", 2).code == 0
-    assert labelkit("export", "--index", store, "--what", "labels", "--out", folder / "own.csv").code == 0
     os.link(store, folder / "hard link")
     (folder / "symlink").symlink_to(store)
     (folder / "dangling").symlink_to(folder / "nowhere")
     os.mkfifo(folder / "pipe")
     Image.new("L", (8, 8)).save(folder / "photo.png")
-    (folder / "page.html").write_text("<!DOCTYPE html><html><p>Mine, alone.</html>")
     (folder / "notes.md").write_text("# Notes\n\none, two\n")
-    (folder / "options.yaml").write_text("metrics: one,two\nk: 3\n")
-    (folder / "program.py").write_text('"""Say, do, think."""\nimport os\n')
-    (folder / "weights.bin").write_bytes(b"\x80\x04\x95" + bytes(range(256)))
-    shutil.copy(store, folder / "foreign.h5")
-    import h5py
-
-    with h5py.File(folder / "foreign.h5", "w") as file:
-        file["rows"] = [1, 2]
     found = {path.name: path for path in folder.iterdir()}
-    found["result"] = folder / "photos.h5.results" / "k-means.h5"
-    found["beside a result"] = folder / "photos.h5.results" / "new"
-    return found
+    results = folder / "photos.h5.results"
+    return found | {"result": results / "k-means.h5", "beside a result": results / "new"}
 
 
-def _config(kind: type[StageConfig], name: str, target: object, store: Path, **more: object) -> StageConfig:
+def _config(kind: type[StageConfig], name: str, target: object, store: Path) -> StageConfig:
     given: dict[str, Any] = {"overwrite": True}
     given |= {"index": store} if "index" in kind.model_fields else {}
     given[name] = target
     empty = {key: None for key, field in kind.model_fields.items() if field.is_required()}
-    return kind.model_construct(**{**empty, **given, **more})
+    return kind.model_construct(**{**empty, **given})
+
+
+NAMES = ("photos.h5", "hard link", "symlink", "dangling", "pipe", "photo.png", "notes.md", "result", "beside a result")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_takes_the_place_of_nothing_else(targets: dict[str, Path], name: str) -> None:
+    with pytest.raises(LabelkitError) as caught:
+        check_outputs(_config(FindOddConfig, "out", targets[name], targets["photos.h5"]))
+
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())
@@ -96,40 +95,8 @@ def test_a_table_that_a_spreadsheet_saved_is_a_table(
     check_outputs(_config(FindOddConfig, "out", out, targets["photos.h5"]))
 
 
-LINES: dict[str, Callable[[Path], tuple[object, ...]]] = {
-    "retrieve --csv": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--csv", store),
-    "retrieve --sheet": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--sheet", store),
-    "discover categories": lambda store: ("discover", "categories", "--index", store, "--plot", store),
-    "report": lambda store: ("report", "--index", store, "--out", store),
-    "prototypes": lambda store: ("prototypes", "--num-classes", "3", "--embed-dim", "2", "--out", store),
-    "match": lambda store: ("match", "--index", store, "--sheet", store),
-    "evaluate answer": lambda store: ("evaluate", "answer", "--index", store, "--plot", store),
-    "show discovered": lambda store: ("show", "discovered", "--index", store, "--out", store),
-    "import": lambda store: ("import", "--source", store.with_name("own.npy"), "--out", f"{store}.results/k-means.h5"),
-    "pack": lambda store: ("pack", "--index", store, "--out", f"{store}.results/k-means.h5"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", quick_every(3, LINES.values()), ids=LINES.keys())
-def test_a_command_line_that_would_replace_its_store_or_a_result_ends_with_2(
-    labelkit: Any, index: Path, line: Callable[[Path], tuple[object, ...]]
-) -> None:
-    assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", 2).code == 0
-    assert labelkit("export", "--index", index, "--out", index.with_name("own.npy")).code == 0
-    before = {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()}
-    answer = labelkit(*line(index), "--overwrite", "-q")
-    assert answer.code == 2, answer.err
-    assert "Traceback" not in answer.err
-    assert {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()} == before
-
-
 def test_two_outputs_of_one_command_are_two_files(labelkit: Any, index: Path) -> None:
     out = index.with_name("x.csv")
     answer = labelkit("suggest", "--index", index, "--out", out, "--sheet", out)
     assert answer.code == 2
     assert "Choose another name" in answer.err
-
-
-LONG = "x" * 300
-DEEP = "/".join(["d" * 200] * 25)

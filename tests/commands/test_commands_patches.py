@@ -107,8 +107,8 @@ def test_regions_are_what_a_center_crop_keeps() -> None:
     ("options", "code", "message"),
     [
         (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
-        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches of images that have 4 x 4"),
-        ((*NETWORK, "--patches-per-image", 3), 2, "goes with --dense"),
+        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches were requested, but images have only 4 x 4"),
+        ((*NETWORK, "--patches-per-image", 3), 2, "requires --dense"),
         ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
     ],
 )
@@ -198,11 +198,11 @@ def test_a_place_in_pixels_of_an_image_file_is_its_patch(
     [
         (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside of the 4 x 4 patches of ant/01.png"),
         (("--query-rows", 1, "--pixel", "8,1"), 2, "x 8, y 1 is outside"),
-        (("--query-rows", "1,2", "--patch", "0,0"), 2, "one image"),
+        (("--query-rows", "1,2", "--patch", "0,0"), 2, "a single image"),
         (("--query-rows", 48, "--patch", "0,0"), 2, "has no row 48"),
         (("--query-rows", 1, "--patch", "0"), 2, "two numbers"),
         (("--query-rows", 1, "--patch", "0,0", "--search", "hnsw"), 2, "exactly"),
-        (("--query-rows", 1, "--own-image"), 2, "goes with --patch"),
+        (("--query-rows", 1, "--own-image"), 2, "requires --patch"),
         (("--query-rows", 1, "--patch", "0,0", "--path-pattern", "ant/01.png"), 2, "own-image"),
     ],
 )

@@ -17,6 +17,7 @@ from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_ma
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from PIL import Image
+from tests.running import flip_bit
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +30,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make(said: list[str] | None = None, **changes: object) -> Prototypes:
     say = None if said is None else said.append
     return load_or_make_prototypes(**{"num_prototypes": 20, "dim": 4, "iterations": 10, "say": say, **changes})
-
-
-def flip_a_bit(path: Path) -> None:
-    with h5py.File(path) as file:
-        offset = file["prototypes"].id.get_offset()
-    data = bytearray(path.read_bytes())
-    data[offset + 5] ^= 1
-    path.write_bytes(data)
 
 
 def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,14 +99,14 @@ def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
     said: list[str] = []
     first = make()
     assert first.cached_in is not None
-    flip_a_bit(first.cached_in)
+    flip_bit(first.cached_in, "prototypes")
 
     again = make(said)
 
     assert again.source == "optimized"
     np.testing.assert_array_equal(again.vectors, first.vectors)
     assert len(said) == 1
-    assert "the file was changed or the disk is failing; the prototypes are made again" in said[0]
+    assert "the file was changed, or the disk is failing; the prototypes are made again" in said[0]
     assert make(said).source == "cache"
 
 
@@ -122,7 +115,7 @@ def test_a_changed_file_is_refused_and_rows_of_other_length_are_too(tmp_path: Pa
     write_prototypes(path, np.eye(3, dtype=np.float32), {"seed": 0}, {})
     assert read_prototypes(path).recipe == {"seed": 0}
     np.testing.assert_array_equal(read_prototypes(path).prototypes, np.eye(3))
-    flip_a_bit(path)
+    flip_bit(path, "prototypes")
     with pytest.raises(Damaged):
         read_prototypes(path)
     write_prototypes(path, 2 * np.eye(3, dtype=np.float32), {}, {}, overwrite=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
-from tests.running import Labelkit, MakeStore
+from tests.running import Labelkit, MakeStore, flip_bit
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
@@ -34,14 +33,6 @@ def run(tmp_path: Path) -> Path:
     (folder / "metrics.jsonl").write_text('{"epoch":0,"step":2,"loss":0.75}\n')
     shutil.copytree(FORMATS / "checkpoints-1.0", folder / "checkpoints")
     return folder
-
-
-def flip(path: Path, dataset: str) -> None:
-    with h5py.File(path) as file:
-        offset = file[dataset].id.get_offset()
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 # ---- verify
@@ -76,13 +67,13 @@ def test_verify_names_every_fault_and_exits_3(labelkit: Labelkit, golden: Path) 
         golden.with_name("s.h5.patches") / "SET-00001-of-00002.h5": "patches",
     }
     for path, dataset in places.items():
-        flip(path, dataset)
+        flip_bit(path, dataset)
     answer = labelkit("verify", "--index", golden)
     assert answer.code == 3
     # a store that cannot be opened has no results that could be told to be its own
     assert f"{golden}: content digest differs" in answer.err
     assert "file" in answer.out.splitlines()[1].split()
-    flip(golden, "labels")
+    flip_bit(golden, "labels")
     answer = labelkit("verify", "--index", golden)
     assert answer.code == 3
     assert "2 faults" in answer.err
@@ -96,7 +87,7 @@ def test_verify_names_the_only_fault_of_a_run(labelkit: Labelkit, run: Path) -> 
     path.write_bytes(b"x" + path.read_bytes()[1:])
     answer = labelkit("verify", "--index", run)
     assert answer.code == 3
-    assert answer.err == f"error: {path}: bytes differ from what was written. Restore it from a copy.\n"
+    assert answer.err == f"error: {path}: bytes differ from what was written. Restore the file from a copy.\n"
 
 
 def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, tmp_path: Path) -> None:
@@ -105,7 +96,6 @@ def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, t
     assert answer.json["images"] == {
         "root": str(photos),
         "total": 48,
-        "are_files": True,
         "faults": [],
     }
     copy = Path(shutil.copytree(photos, tmp_path / "copy"))
@@ -113,8 +103,18 @@ def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, t
     (copy / "bee" / "01.png").write_bytes((copy / "bee" / "01.png").read_bytes() + b"x")
     answer = labelkit("verify", "--index", index, "--images", copy)
     assert answer.code == 3
-    assert "2 of 48 images are not what they were: ant/00.png: is missing; bee/01.png: " in answer.err
+    assert "2 of 48 images have changed or are missing: ant/00.png: is missing; bee/01.png: " in answer.err
     assert "46" in answer.out
+
+
+def test_verify_looks_for_no_files_of_a_set_without_any(labelkit: Labelkit, tmp_path: Path) -> None:
+    index = tmp_path / "digits.h5"
+    few = ("--max-per-class", "2", "--backbone", "pixels", "--image-size", "8", "--num-workers", "0")
+    assert labelkit("embed", "--dataset", "digits", *few, "--out", index).code == 0
+
+    answer = labelkit("verify", "--index", index, "--images", tmp_path)
+
+    assert (answer.code, "were never files" in answer.err) == (2, True), answer.err
 
 
 # ---- pack
@@ -211,7 +211,7 @@ def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit
 
 
 def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: Path) -> None:
-    flip(golden, "labels")
+    flip_bit(golden, "labels")
     answer = labelkit("status", "--index", golden)
     assert answer.code == 3
     assert "cannot be used" in answer.out

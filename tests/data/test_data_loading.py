@@ -101,7 +101,6 @@ def test_small_images_are_kept_in_memory_as_they_are() -> None:
     dataset = in_memory(5)
     bank = ImageBank(dataset, channels=1)
     assert bank.images is not None
-    assert bank.image_size == (32, 32)
     assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
 
 
@@ -114,7 +113,6 @@ def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
     assert not ImageBank(in_memory(5), channels=1).in_memory
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
     assert not bank.in_memory
-    assert bank.image_size is None
     with pytest.raises(ValueError, match="not in memory"):
         bank.gather(np.array([0]))
 
@@ -123,16 +121,9 @@ def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
     dataset = load_dataset("digits", data_root=Path()).select(np.arange(40))
     bank = ImageBank(dataset, channels=1, base_size=32)
     assert bank.images is not None
-    assert bank.image_size == (8, 8)
     for row in range(40):
         picture = Image.fromarray(dataset.source.read(row).decode(1)[..., 0]).resize((32, 32), Image.Resampling.BICUBIC)
         assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))
-
-
-@pytest.mark.parametrize("rows", [[1, 1], [2, 1], [-1, 0], [0, 24]])
-def test_rows_that_are_not_in_the_data_set_are_refused(rows: list[int]) -> None:
-    with pytest.raises(ValueError, match="rows"):
-        ImageBank(in_memory(), rows, channels=1)
 
 
 @pytest.fixture
@@ -156,7 +147,7 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
         "class0/cut.png": "damaged",
         "class0/empty.png": "empty file",
         "class1/notes.jpg": "not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)",
-        "class1/pipe.png": "not a regular file",
+        "class1/pipe.png": "cannot be read",
         "class2/link.png": "the file is gone",
     }
     assert len(bank.rows) == 12
@@ -226,17 +217,15 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "problem"),
+    ("options", "problem"),
     [
-        ({"batch_size": 9, "world_size": 2}, ConfigError, "9 cannot be divided among 2"),
-        ({"batch_size": 25}, ConfigError, "25 is more than the 24 images"),
-        ({"batch_size": 0}, ConfigError, "0 cannot"),
-        ({"labels": np.zeros(3)}, ValueError, "labels have shape"),
-        ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2"),
+        ({"batch_size": 9, "world_size": 2}, "9 cannot be divided among 2"),
+        ({"batch_size": 25}, "25 is more than the 24 images"),
+        ({"batch_size": 0}, "0 cannot"),
     ],
 )
-def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
-    with pytest.raises(error, match=problem):
+def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         loader(ImageBank(in_memory(), channels=1), **options)
 
 

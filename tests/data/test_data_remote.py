@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_fetched_ends_the_command_with_its_name(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("memory://bucket/nothing", "memory://bucket/nothing: no such folder, or it is empty"),
+        ("memory://bucket/nothing", "memory://bucket/nothing: the folder does not exist or is empty"),
         ("memory://bucket/{a,b}.tar", "2 of 2 files are missing: memory://bucket/a.tar, memory://bucket/b.tar"),
         ("memory://bucket/*.tar", "1 of 1 files are missing: memory://bucket/*.tar"),
         ("memory://bucket/list.csv", "is a CSV at an address"),

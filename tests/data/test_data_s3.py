@@ -163,7 +163,7 @@ def test_a_fault_of_the_server_ends_with_the_name_and_the_next_call_goes_on(
 def test_a_bucket_that_is_not_there_or_not_allowed_is_named(server: Server, tmp_path: Path) -> None:
     failed = embed(server, "s3://nosuch-bucket/photos", tmp_path / "none.h5")
     assert failed.returncode == 3
-    assert "s3://nosuch-bucket/photos: no such folder, or it is empty" in failed.stderr
+    assert "s3://nosuch-bucket/photos: the folder does not exist or is empty" in failed.stderr
 
     server.fault = lambda environ, start: forbidden(environ | {"PATH_INFO": "dog/7.png"}, start)
     failed = embed(server, f"s3://{BUCKET}", tmp_path / "none.h5")

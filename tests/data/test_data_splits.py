@@ -96,14 +96,12 @@ def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> 
     assert "not per class: a larger label ratio or another split seed may reach them" in warning
 
 
-@pytest.mark.parametrize(("num_empty", "lines"), [(5, 5), (6, 1)])
-def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, lines: int) -> None:
-    names = [f"c{i}" for i in range(2 * num_empty + 2)]
-    labels, number = np.array([0]), len(names)
-    split = class_halves_split(Classes(labels, all_given(labels), number, names))
-    assert len(split.warnings) == lines
-    if lines == 1:
-        assert split.warnings == ("6 of 7 classes have no labeled image: 'c1', 'c2', 'c3', 'c4', 'c5', ...",)
+def test_many_classes_without_labeled_image_are_one_warning() -> None:
+    names = [f"c{i}" for i in range(44)]
+    split = class_halves_split(Classes(np.array([0]), np.ones(1, dtype=bool), 44, names))
+    (warning,) = split.warnings
+    assert warning.startswith("21 of 22 classes without a labeled image: 'c1', 'c2', ")
+    assert warning.endswith("'c20', ...")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,7 @@ def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, line
     [
         ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* extra class: 9"),
         ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* extra class: 0"),
-        ({"old_classes": []}, "no class would be old"),
+        ({"old_classes": []}, "there would be no old class"),
         ({"num_old_classes": 5}, "5 old classes of 4"),
         ({"num_old_classes": 0}, "0 old classes of 4"),
         ({"label_ratio": 0.1}, "no image would be labeled"),
@@ -174,8 +172,6 @@ def test_the_first_rows_of_each_class_in_each_split_are_kept() -> None:
     splits = [0, 0, 0, 0, 0, 1, 0, 0, 1]
     assert first_per_class(labels, splits, 2).tolist() == [0, 1, 2, 4, 5, 6, 8]
     assert first_per_class(labels, splits, 9).tolist() == list(range(9))
-    with pytest.raises(ValueError, match="count is 0"):
-        first_per_class(labels, splits, 0)
 
 
 def test_long_tailed_cifar_has_the_published_class_sizes() -> None:

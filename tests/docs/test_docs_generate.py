@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
-from labelkit.cli.main import EXIT_CODES, PANELS
+from labelkit.cli.main import EXIT_CODES
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
@@ -52,12 +52,6 @@ def test_every_command_has_a_page_with_its_example(pages: dict[str, str]) -> Non
         if not any(words[: len(like)] == like and words != like for like in LIKE_OTHERS):
             example = command.help.partition("Example:")[2].strip().replace(r"\[", "[")
             assert example in page_of(words, pages), words
-
-
-@pytest.mark.slow
-def test_commands_stand_in_the_order_of_help() -> None:
-    words = [words[0] for words, _ in all_commands()]
-    assert list(dict.fromkeys(words)) == [name for names in PANELS.values() for name in names]
 
 
 @pytest.mark.slow
@@ -155,13 +149,6 @@ def test_the_page_of_stopped_runs_counts_those_that_were_stopped(pages: dict[str
     assert {cells[0]: (int(cells[2]), int(cells[3])) for cells in shown} == {
         method: (number, number) for method, number in stopped.items()
     }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["answer-cases", "label-next", "resume"])
-def test_a_page_without_deviations_promises_none(pages: dict[str, str], name: str) -> None:
-    assert "±" not in pages[f"results/{name}.md"]
-    assert "Each ± is" in pages["results/discovery.md"]
 
 
 def test_results_that_no_page_shows_are_refused(tmp_path: Path) -> None:

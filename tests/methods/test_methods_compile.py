@@ -33,7 +33,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch._dynamo.reset()
 
 
-def _assert_same_run(make: Make, graphs: list[Any], name: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_compiled_backbone_trains_to_the_same_weights(make: Make, graphs: list[Any], name: str) -> None:
     plain = make(name)
     plain.trainer.fit()
     assert graphs == []
@@ -42,18 +44,6 @@ def _assert_same_run(make: Make, graphs: list[Any], name: str) -> None:
     assert len(graphs) > 0
     for key, value in plain.method.state_dict().items():
         torch.testing.assert_close(compiled.method.state_dict()[key], value, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_compiled_backbone_trains_to_the_same_weights(make: Make, graphs: list[Any]) -> None:
-    _assert_same_run(make, graphs, "softmax")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WHOLE)
-def test_every_method_that_takes_the_option_compiles(make: Make, graphs: list[Any], name: str) -> None:
-    _assert_same_run(make, graphs, name)
 
 
 @pytest.mark.parametrize("name", quick_every(4, sorted(METHODS.keys() - set(WHOLE))))

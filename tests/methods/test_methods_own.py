@@ -51,21 +51,13 @@ def labelkit(*words: str, cwd: Path, methods: str | None) -> subprocess.Complete
 
 
 @pytest.mark.slow
-def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> None:
+def test_a_method_of_ones_own_is_a_command_whose_runs_are_known_by_its_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(EXAMPLE.read_text())
-
     trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["own_method"]["name"] == "mine.py"
-
-
-@pytest.mark.slow
-def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(EXAMPLE.read_text())
-    assert labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py").returncode == 0
 
     embed = ("embed", "--dataset", "digits", "--checkpoint", "run", "--max-images", "20", "-q")
     embedded = labelkit(*embed, "--out", "a.h5", cwd=tmp_path, methods="mine.py")
@@ -178,11 +170,11 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
         ("METHODS = {}", "has no table METHODS"),
         (
             f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
-            "a name that is taken",
+            "which is taken",
         ),
         (f'{HEAD}\nMETHODS = {{"My Loss": MethodSpec("x", Config, {SOFTMAX})}}', "lower-case letters"),
         (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
-        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are no class of options"),
+        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are not an options class"),
         (f'{HEAD}\nMETHODS = {{"other": MethodSpec("x", Config, {SOFTMAX})}}', 'command = ("train", "other")'),
         (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", Config, "Softmax")}}', "neither a class nor the name of one"),
     ],
@@ -236,5 +228,5 @@ def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> N
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
         "error: LABELKIT_METHODS: mine.py: cannot be imported: ZeroDivisionError: division by zero. "
-        "Mend it, or unset LABELKIT_METHODS."
+        "Correct the file, or unset LABELKIT_METHODS."
     ]

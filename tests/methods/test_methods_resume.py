@@ -50,14 +50,12 @@ VARIANTS = (
     ("siamese", "--loss barlow-twins"),
     ("siamese", "--loss moco --queue-size 40"),
     ("siamese", "--loss simsiam"),
-    ("cotap", "--image-features filtered"),
     ("dl2pa", "--prototypes hpn"),
     ("san", "--mode supervised"),
     ("san", "--memory-loss contrastive-bayesian"),
     ("sela", "--refresh one"),
     ("simgcd", "--views weak-strong"),
     ("snowball", "--trainer mixmatch --labeled-batch-size 8"),
-    ("tac-ccl", "--memory-mode add"),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.metrics import retrieval
-from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
+from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from numpy.typing import NDArray
 from tests.tiers import quick_every
 
@@ -55,8 +55,8 @@ def test_scores_equal_the_mean_over_all_orders_of_ties(angles: list[float], labe
     ks = (1, 2, 3, 5)
     embeddings = on_circle(angles) * np.linspace(1, 9, len(angles))[:, None]
     expected = brute(angles, labels, ks)
-    recall = recall_at_k(embeddings, labels, ks)
-    found = [*(recall[k] for k in ks), r_precision(embeddings, labels), map_at_r(embeddings, labels)]
+    scores = score_retrieval(embeddings, labels, ks=ks)
+    found = [*scores.recall_at.values(), scores.mean_r_precision, scores.map_at_r]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -64,16 +64,16 @@ def test_collapsed_model_scores_what_chance_gives() -> None:
     labels = np.repeat(np.arange(10), 20)  # sorted by class: the order must not leak into the score
     embeddings = np.tile(np.linspace(0.1, 1, 37, dtype=np.float32), (200, 1))
     chance = 19 / 199
-    assert recall_at_k(embeddings, labels, [1])[1] == pytest.approx(chance)
-    assert r_precision(embeddings, labels) == pytest.approx(chance)
-    assert map_at_r(embeddings, labels) < chance
+    scores = score_retrieval(embeddings, labels)
+    assert scores.recall_at[1] == pytest.approx(chance)
+    assert scores.mean_r_precision == pytest.approx(chance)
+    assert scores.map_at_r < chance
 
 
 def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
     embeddings, labels = on_circle([0, 1, 2]), [0, 1, 2]
-    assert math.isnan(recall_at_k(embeddings, labels, [1])[1])
-    assert math.isnan(r_precision(embeddings, labels))
-    assert math.isnan(map_at_r(embeddings, labels))
+    scores = score_retrieval(embeddings, labels)
+    assert all(math.isnan(value) for value in (scores.recall_at[1], scores.mean_r_precision, scores.map_at_r))
 
 
 # --- worked numbers of the specification -----------------------------------------------------------
@@ -191,7 +191,8 @@ def test_cosines_of_one_multiple_are_tied() -> None:
 def test_rows_far_apart_in_length_are_one_direction(rng: np.random.Generator) -> None:
     rows, labels = rng.standard_normal((40, 5)), np.arange(40) // 2
     scaled = rows * 10.0 ** rng.integers(-20, 20, (40, 1))
-    assert recall_at_k(scaled, labels, [1, 5]) == recall_at_k(rows, labels, [1, 5])
+    found, expected = (score_retrieval(one, labels, ks=(1, 5)).recall_at for one in (scaled, rows))
+    assert found == expected
 
 
 def peak_of(rows: Array, labels: Array, **options: Any) -> tuple[int, RetrievalScores]:

@@ -36,7 +36,7 @@ def test_weights_that_fit_nothing_are_described(tmp_path: Path) -> None:
 def test_networks_that_fit_alike_are_listed(tmp_path: Path) -> None:
     path = saved(tmp_path / "w.safetensors", "vit_tiny_patch16_224")
 
-    with pytest.raises(ConfigError, match="alike: deit_tiny_patch16_224, vit_tiny_patch16_224"):
+    with pytest.raises(ConfigError, match="equally well: deit_tiny_patch16_224, vit_tiny_patch16_224"):
         guess_backbone(path, ["vit_tiny_patch16_224", "deit_tiny_patch16_224", "vit_nano_p8_32"])
 
 

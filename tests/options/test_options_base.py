@@ -9,13 +9,15 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, flag, metavar, option, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, metavar, option, panel, preset_keys, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
+_WATER = panel("Water")
+
 
 class Pond(StageConfig):
-    depth: float = Field(1.5, gt=0, lt=100, description="Meters of water.")
+    depth: float = _WATER(1.5, "Meters of water.", gt=0, lt=100, before=2.0)
     fish: int = Field(3, ge=0)
     kind: Literal["fresh", "salt"] = "fresh"
     level: Literal[1, 2] = 1
@@ -30,6 +32,12 @@ class Pond(StageConfig):
     title: str | None = None
     deep: bool = False
     out: Path | None = Field(None, json_schema_extra=option("Run", preset=False))
+
+
+def test_a_panel_makes_fields_with_its_heading_and_their_facts() -> None:
+    field = Pond.model_fields["depth"]
+    assert (field.default, field.description, bounds(field)) == (1.5, "Meters of water.", "> 0, < 100")
+    assert field.json_schema_extra == {"panel": "Water", "preset": True, "before": 2.0}
 
 
 @pytest.mark.parametrize(("given_value", "blocks"), [(7, (7,)), ("7", (7,)), ([7], (7,)), ((7, 8), (7, 8))])
@@ -197,10 +205,6 @@ def test_choices_are_found_beside_none_and_numbers() -> None:
 def test_operational_fields_are_no_preset_keys() -> None:
     assert "out" not in preset_keys(Pond)
     assert "depth" in preset_keys(Pond)
-
-
-def test_a_flag_is_the_field_with_dashes() -> None:
-    assert flag("num_clusters") == "--num-clusters"
 
 
 @pytest.mark.parametrize(

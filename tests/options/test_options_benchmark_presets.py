@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from labelkit.methods.discovery.options import FlipClassConfig, SimGCDConfig
-from labelkit.options.presets import available_presets, resolve
+from labelkit.options.presets import resolve
 
 # name: eps, aligned blocks, strong view
 RECIPES = {
@@ -51,26 +48,13 @@ ALIGNMENT = {"align_mode": "flip", "alpha": 0.0, "beta": 1.0, "gamma_update": 0.
 @pytest.mark.parametrize("name", RECIPES)
 def test_flipclass_presets_hold_the_published_recipe(name: str) -> None:
     eps, blocks, strong = RECIPES[name]
-    values = resolve(FlipClassConfig, dataset=name).config.model_dump()
+    values = resolve(FlipClassConfig, preset=name).config.model_dump()
     expected = SHARED | ALIGNMENT | {"entropy_weight": eps, "align_blocks": blocks, "augmentation": strong}
     assert {key: values[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_simgcd_presets_hold_the_released_recipe(name: str) -> None:
-    values = resolve(SimGCDConfig, dataset=name).config.model_dump()
+    values = resolve(SimGCDConfig, preset=name).config.model_dump()
     expected = SHARED | {"entropy_weight": RECIPES[name][0], "views": "simgcd", "symmetric": True}
     assert {key: values[key] for key in expected} == expected
-
-
-@pytest.mark.parametrize("config_class", [FlipClassConfig, SimGCDConfig])
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_number_of_a_benchmark_preset_names_its_source(
-    name: str, config_class: type[FlipClassConfig] | type[SimGCDConfig]
-) -> None:
-    path: Path = available_presets(config_class)[name]
-    lines = path.read_text().splitlines()[3:]
-    assert lines
-    assert all(re.search(r"  # .*\[[PSO]\]|  # .*likewise", line) for line in lines)
-    named = {line.partition(":")[0] for line in lines}
-    assert set(SHARED) | {"entropy_weight"} <= named

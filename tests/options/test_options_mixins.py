@@ -10,14 +10,12 @@ from typing import ClassVar
 
 import labelkit.options
 import pytest
-from labelkit.options.base import StageConfig, field_extra, with_default
+from labelkit.options.base import LastOption, StageConfig, field_extra, with_default
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
 
-class _Last(StageConfig):
-    comes_last: ClassVar[bool] = True
-
+class _Last(LastOption):
     overwrite: bool = Field(False, description="Replace files.")
 
 

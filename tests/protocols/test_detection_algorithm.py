@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from labelkit.commands.evaluate.detection import score_detections, true_objects
 from labelkit.data.region_folders import load_coco_folder
-from labelkit.protocols.detection.average_precision import Boxes, average_precision, iou, voc_hits, voc_scores
+from labelkit.protocols.detection.average_precision import average_precision, iou, voc_hits, voc_scores
 from tests.miniature_sets import GRAY, put
 
 SQUARES = np.array([[0.0, 0, 10, 10], [20, 20, 30, 30], [40, 0, 50, 10]])
 
 
-def _boxes(rows: list[tuple[int, np.ndarray[Any, Any], float]], ignored: tuple[int, ...] = ()) -> Boxes:
-    return Boxes(
-        np.array([image for image, _, _ in rows], dtype=np.int64),
-        np.array([box for _, box, _ in rows]).reshape(-1, 4),
-        np.array([place in ignored for place in range(len(rows))], dtype=bool),
-        np.array([sure for _, _, sure in rows]),
-    )
+def _boxes(
+    rows: list[tuple[int, np.ndarray[Any, Any], float]], ignored: tuple[int, ...] = (), label: int = 0
+) -> list[dict[str, Any]]:
+    return [
+        {"image": image, "label": label, "box": box, "score": sure, "ignored": place in ignored}
+        for place, (image, box, sure) in enumerate(rows)
+    ]
 
 
 def test_overlaps_are_shares_of_what_two_boxes_cover() -> None:
@@ -57,12 +57,12 @@ def test_a_box_is_found_once_by_the_surest_and_difficult_ones_count_for_nothing(
 
 
 def test_classes_without_boxes_are_left_out_of_the_mean() -> None:
-    full = _boxes([(0, SQUARES[0], 1)])
-    scores, per_class = voc_scores([full, _boxes([])], [full, full])
+    full, other = (_boxes([(0, SQUARES[0], 1)], label=label) for label in (0, 1))
+    scores, per_class = voc_scores(full, full + other, 2)
     assert scores == {"ap50_11_point": 1.0, "ap50": 1.0}
     assert per_class[0] == 1
     assert math.isnan(per_class[1])
-    assert math.isnan(voc_scores([_boxes([])], [full])[0]["ap50"])
+    assert math.isnan(voc_scores([], full, 1)[0]["ap50"])
 
 
 def _official(folder: Path, results: list[dict[str, Any]], kind: str) -> list[float]:

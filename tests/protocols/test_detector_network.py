@@ -8,23 +8,20 @@ import pytest
 import torch
 from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
-from labelkit.protocols.detection.cascade_heads import (
+from labelkit.protocols.detection.detector import (
     STAGE_WEIGHTS,
     CascadeRoIHeads,
-    stage_loss,
-)
-from labelkit.protocols.detection.detector import (
     DetectionBackbone,
-    DetectorSize,
     SimplePyramid,
     anchor_sizes,
     build_detector,
     keep_statistics,
+    stage_loss,
 )
 from torch import Tensor
 from torchvision.ops import box_iou
 
-SIZE = DetectorSize(shorter_side=64, longer_side=96, proposals=12, samples=8)
+SIZE = {"shorter_side": 64, "longer_side": 96, "proposals": 12, "samples": 8}
 
 
 def _targets() -> list[dict[str, Tensor]]:
@@ -71,7 +68,7 @@ def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tu
 @pytest.mark.parametrize("kind", ["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"])
 def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    detector = build_detector(network, kind, 2, size=SIZE, seed=0)  # type: ignore[arg-type]
+    detector = build_detector(network, kind, 2, **SIZE, seed=0)  # type: ignore[arg-type]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         losses = detector.train()([torch.rand(3, 48, 64)], _targets())
@@ -120,7 +117,7 @@ def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
 
 def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou_of_six_tenths() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    detector = build_detector(network, "cascade-mask-rcnn", 2, size=DetectorSize(64, 96, 12, 64), seed=0)
+    detector = build_detector(network, "cascade-mask-rcnn", 2, **{**SIZE, "samples": 64}, seed=0)
     heads: CascadeRoIHeads = detector.roi_heads.train()
     features = {
         str(level): torch.rand(1, 256, 64 // 2**level, 96 // 2**level, generator=torch.Generator().manual_seed(level))
@@ -150,7 +147,7 @@ def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou
 
 def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
     network = BackboneNetwork("resnet18", seed=0)
-    detector = build_detector(network, "faster-rcnn", 2, size=SIZE, seed=0).train()
+    detector = build_detector(network, "faster-rcnn", 2, **SIZE, seed=0).train()
     keep_statistics(detector.backbone.backbone)
     before = {name: value.clone() for name, value in detector.named_buffers() if "running" in name}
     detector([torch.rand(3, 48, 64)], _targets())
@@ -161,8 +158,8 @@ def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
 
 def test_what_has_no_backbone_or_no_maps_is_refused() -> None:
     with pytest.raises(ConfigError, match="no backbone to detect with"):
-        build_detector(PixelNetwork(8, 3), "mask-rcnn", 2, size=SIZE, seed=0)
-    with pytest.raises(ConfigError, match="gives no maps of several depths"):
-        build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)
+        build_detector(PixelNetwork(8, 3), "mask-rcnn", 2, **SIZE, seed=0)
+    with pytest.raises(ConfigError, match="has no feature maps from several depths"):
+        build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, **SIZE, seed=0)
     with pytest.raises(ConfigError, match="does not accept images of arbitrary size"):
-        build_detector(BackboneNetwork("swinv2_cr_tiny_ns_224", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)
+        build_detector(BackboneNetwork("swinv2_cr_tiny_ns_224", seed=0), "mask-rcnn", 2, **SIZE, seed=0)

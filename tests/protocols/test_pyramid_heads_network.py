@@ -116,5 +116,5 @@ def test_all_of_a_segmenter_is_trained_and_what_it_was_made_of_is_not(kind: Any)
 def test_networks_without_levels_or_backbone_are_refused() -> None:
     with pytest.raises(ConfigError, match="pixels has no backbone to train"):
         Segmenter(PixelNetwork(8, 3), "linear", 2, size=8, seed=0)
-    with pytest.raises(ConfigError, match="gives no maps of several depths"):
+    with pytest.raises(ConfigError, match="has no feature maps from several depths"):
         Segmenter(BackboneNetwork("convnet_demo"), "fpn", 2, size=32, seed=0)

@@ -9,7 +9,7 @@ import os
 import stat
 
 import pytest
-from labelkit.errors import ResourceError
+from labelkit.errors import OutputExistsError, ResourceError
 from labelkit.files import sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, fsync_folder
 
@@ -46,7 +46,7 @@ def test_commit_replaces_a_file_whole(tmp_path):
 
 def test_commit_can_refuse_to_replace(tmp_path):
     commit_bytes(tmp_path / "x", b"old", replace=False)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OutputExistsError):
         commit_bytes(tmp_path / "x", b"new", replace=False)
     assert (tmp_path / "x").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -58,7 +58,7 @@ def test_commit_without_replacing_works_where_there_are_no_hard_links(tmp_path, 
 
     monkeypatch.setattr(os, "link", no_links)
     commit_bytes(tmp_path / "x", b"old", replace=False)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OutputExistsError):
         commit_bytes(tmp_path / "x", b"new", replace=False)
     assert (tmp_path / "x").read_bytes() == b"old"
 

@@ -20,7 +20,7 @@ def store(tmp_path):
 
 
 SPOILED = {
-    "lost": (lambda path: path.unlink(), "there is no such shard (rows 4-5 are in it)"),
+    "lost": (lambda path: path.unlink(), "the shard does not exist (rows 4-5 are in it)"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "expected"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "expected"),
     "rows": (lambda path: flip(path, rows_offset(path)), "content digest differs"),
@@ -70,7 +70,7 @@ def test_numbers_that_are_not_finite_are_found(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="not finite"):
         _ = open_store(tmp_path / "s.h5").embeddings
     [found] = verify_file(tmp_path / "s.h5")
-    assert ["row 3: holds a number that is not finite" in str(fault) for fault in found.faults] == [True]
+    assert ["row 3: contains a number that is not finite" in str(fault) for fault in found.faults] == [True]
 
 
 def _with_nan(monkeypatch):

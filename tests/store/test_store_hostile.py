@@ -12,7 +12,7 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Stream, strings
 from store_samples import contents_of, make_store
 
 
@@ -25,7 +25,7 @@ def changed(path, change):
     """Write a store again with other contents."""
     contents = contents_of(path)
     change(contents)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     return path
 
 
@@ -52,7 +52,7 @@ def test_a_truncated_file_is_damaged_or_no_store(path, kept):
 
 def test_a_shortened_file_is_said_to_be_cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
-    assert refusal(path, Damaged) == ": shorter than it says, it was cut off"
+    assert refusal(path, Damaged) == ": is incomplete: it was cut off"
 
 
 def content(data):
@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_each_dataset_is_found(path):
 @pytest.fixture
 def blocked(path):
     """The same store with a digest per two rows of embeddings."""
-    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
+    path.write_bytes(contents_of(path).sealed(24).to_bytes())
     return path
 
 
@@ -93,7 +93,6 @@ def test_damaged_rows_are_named_when_they_are_first_used(blocked):
     with pytest.raises(Damaged) as caught:
         _ = store.embeddings
     assert caught.value.where == f"{blocked}:/embeddings rows 2-3"
-    assert open_store(blocked, verify=False).embeddings.shape == (7, 3)
 
 
 def test_damaged_labels_are_named_when_the_store_is_opened(blocked):
@@ -138,7 +137,7 @@ def test_what_is_unknown_but_harmless_is_ignored(path):
     contents.set("future", note="hello", number=3)
     contents.datasets["future/rows"] = np.arange(5)
     contents.datasets["ranks"] = np.arange(7)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     assert open_store(path).n == 7
 
 
@@ -174,15 +173,15 @@ def with_array(name, change):
         (with_array("embeddings", lambda a: a[0]), Refused, ":/embeddings: type float32 of shape (3,)"),
         (with_array("embeddings", lambda a: a[:, :0]), Refused, ":/embeddings: empty"),
         (with_array("embeddings", np.zeros_like), None, ""),
-        (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: holds values other than 0 and 1"),
+        (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: contains values other than 0 and 1"),
         (without("labels"), Refused, ":/labeled: marks samples that have no label"),
         (with_array("sample_ids", lambda a: a[::-1]), Refused, ":/sample_ids row 1"),
         (with_array("sample_ids", lambda a: a[[0, 0, 1, 2, 3, 4, 5]]), Refused, ":/sample_ids row 1"),
         (with_array("sample_ids", lambda a: np.array([b"../a", *a[1:]])), Refused, ":/sample_ids row 0"),
         (with_array("sample_ids", lambda a: np.array([b"/etc/a", *a[1:]])), Refused, ":/sample_ids row 0"),
-        (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: a name comes twice"),
-        (without("skipped/reasons"), Refused, ":/skipped: holds names without reasons"),
-        (without("skipped/sample_ids"), Refused, ":/skipped: holds names without reasons"),
+        (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: contains a name twice"),
+        (without("skipped/reasons"), Refused, ":/skipped: contains names without reasons"),
+        (without("skipped/sample_ids"), Refused, ":/skipped: contains names without reasons"),
         (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows where"),
     ],
 )
@@ -197,7 +196,7 @@ def test_contents_that_do_not_fit_are_named(path, change, error, message):
 def test_an_embedding_that_is_not_finite_is_refused_when_used(path):
     contents = contents_of(path)
     contents.datasets["embeddings"][4, 1] = np.nan
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     with pytest.raises(Refused) as caught:
         _ = open_store(path).embeddings
     assert caught.value.where == f"{path}:/embeddings row 4"
@@ -206,7 +205,7 @@ def test_an_embedding_that_is_not_finite_is_refused_when_used(path):
 def test_a_forged_preprocess_digest_is_found(path):
     contents = contents_of(path)
     contents.set("model", preprocess='{"resize":9}')
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     assert refusal(path, Damaged).startswith(":/model@preprocess_digest")
 
 
@@ -230,11 +229,11 @@ def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     contents.set("", format="labelkit.store", format_version="1.0")
     contents.datasets = {"embeddings": rows, "sample_ids": strings(map(str, range(1000)))}
     streamed = Contents(dict(contents.datasets), contents.attributes)
-    streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda: iter([rows[:7], rows[7:500], rows[500:]]))
-    whole = Image(contents, block_bytes=1 << 12)
+    streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda start, stop: rows[start:stop])
+    whole = contents.sealed(1 << 12)
     path = tmp_path / "streamed.h5"
     with path.open("w+b") as file:
-        Image(streamed, block_bytes=1 << 12).write(file)
+        streamed.sealed(1 << 12).write(file)
     assert path.read_bytes() == whole.to_bytes()
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["embeddings"][:], rows)

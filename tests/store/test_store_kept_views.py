@@ -30,7 +30,7 @@ def values(made: CachedViewPlan, number: int) -> list[np.ndarray]:
 
 
 def fill(kept: CachedViews) -> None:
-    for number in kept.missing():
+    for number in kept.pending_parts():
         kept.commit(number, values(kept.plan, number))
 
 
@@ -41,9 +41,9 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert made.image_bytes == (4 * 6 + 3) * 2
     kept = CachedViews(tmp_path, made)
     kept.begin()
-    assert kept.missing() == [0, 1]
+    assert kept.pending_parts() == [0, 1]
     fill(kept)
-    assert kept.missing() == []
+    assert kept.pending_parts() == []
     parts = kept.open_all()
     assert [tuple(one.shape) for one in parts[0]] == [(102, 4, 2, 3), (102, 1, 3)]
     assert [len(part[0]) for part in parts] == [102, 84]
@@ -74,13 +74,13 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
 
     again = CachedViews(tmp_path, plan())
     again.begin()
-    assert again.missing() == [1]
+    assert again.pending_parts() == [1]
     assert "digest differs" in again.warnings[0]
     with pytest.raises(StoreError, match="000001"):
         CachedViews(tmp_path, plan()).open_all()
     fill(again)
     assert path.read_bytes() == whole
-    assert again.missing() == []
+    assert again.pending_parts() == []
 
 
 def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
         kept.commit(0, large)
     with pytest.raises(ValueError, match="shape"):
         kept.commit(0, values(kept.plan, 1))
-    assert not kept.is_there(0)
+    assert not kept.path(0).exists()

@@ -216,7 +216,7 @@ def test_patches_of_another_store_are_refused(store: EmbeddingStore, tmp_path: P
     write_golden(store)
     other = make_store(tmp_path / "other.h5", make_plan(metric="l2"), bad=BAD)
     shutil.copytree(patches_folder(store.path), patches_folder(other.path))
-    with pytest.raises(Mismatch, match="belong to other content"):
+    with pytest.raises(Mismatch, match="belong to a different version of"):
         open_patches(other)
 
 
@@ -296,7 +296,7 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) 
 def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(ResourceError, match="the patches"):
-        PatchRun.check(tmp_path / "s.h5", make_patch_plan())
+        PatchRun.open(tmp_path / "s.h5", make_patch_plan())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -317,7 +317,7 @@ def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     again = PatchRun.open(tmp_path / "s.h5", plan)
     assert 0 in again.pending_parts()
-    assert "made again" in again.warnings[0]
+    assert "recreated" in again.warnings[0]
 
 
 def test_files_of_an_earlier_run_stay_until_the_new_ones_are_whole(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, OutputExistsError, Refused, StoreError
 from labelkit.store.results import list_results, read_result, write_result
-from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store
 
 
@@ -106,7 +105,7 @@ def test_a_damaged_result_may_be_replaced(store):
 def test_results_of_other_content_are_stale(store):
     write(store)
     other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
-    with pytest.raises(Mismatch, match="Make it again with --overwrite"):
+    with pytest.raises(Mismatch, match="Recreate it with --overwrite"):
         read_result(other, "first")
     assert read_result(other, "first", allow_stale=True).stale
     assert not read_result(store, "first").stale
@@ -168,7 +167,7 @@ def test_a_forged_result_is_refused(store, change, error):
     path = write(store)
     contents = contents_of(path)
     contents.set("", **change)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     with pytest.raises(error):
         read_result(store, "first")
 

@@ -14,7 +14,7 @@ from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import shards_folder
-from labelkit.store.writer import Image, shard_borders
+from labelkit.store.writer import Contents, shard_borders
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
@@ -148,14 +148,14 @@ def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, 
     run = EmbeddingRun.open(out, make_plan())
     for part in run.pending_parts():
         write_part(run, part)
-    real, count = Image.write, iter(range(10))
+    real, count = Contents.write, iter(range(10))
 
     def full(image, file):
         with full_disk(500 if next(count) == failing else resource.RLIM_INFINITY):
             return real(image, file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Image, "write", full)
+        patch.setattr(Contents, "write", full)
         with pytest.raises(ResourceError, match="larger than this system allows"):
             run.publish(0.5, 3)
     assert not out.exists()

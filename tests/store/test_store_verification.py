@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.commands.store_files.verify import (
-    has_image_files,
     verify_file,
     verify_images,
     verify_patches,
@@ -24,7 +23,6 @@ from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
 from labelkit.store.results import write_result
 from labelkit.store.schema import name_bytes
-from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -92,7 +90,7 @@ def test_a_store_is_checked_with_all_that_belongs_to_it(store):
 
 
 def test_all_damaged_datasets_are_named_not_only_the_first(store):
-    store.path.write_bytes(Image(contents_of(store.path), block_bytes=24).to_bytes())
+    store.path.write_bytes(contents_of(store.path).sealed(24).to_bytes())
     flip(store.path, "embeddings", 12)
     flip(store.path, "embeddings", 7 * 12)
     flip(store.path, "labels", 8 * 4)
@@ -129,7 +127,7 @@ def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
     folder.mkdir()
     contents = contents_of(tmp_path / "s.h5.results" / "first.h5")
     contents.set("", stage="another")
-    (folder / "first.h5").write_bytes(Image(contents).to_bytes())
+    (folder / "first.h5").write_bytes(contents.sealed().to_bytes())
     (found,) = faults(verify_file(tmp_path / "all.h5"))
     assert found == (StoreError, str(folder / "first.h5"))
 
@@ -147,7 +145,7 @@ def test_what_no_store_may_hold_is_named_although_all_digests_are_right(store):
     contents.datasets["embeddings"][4, 1] = np.nan
     contents.datasets["logits"][7, 0] = np.inf
     contents.datasets["labels"][0] = 9
-    store.path.write_bytes(Image(contents).to_bytes())
+    store.path.write_bytes(contents.sealed().to_bytes())
     place = str(store.path)
     assert sorted(faults(verify_file(store.path)), key=str) == [
         (Refused, f"{place}:/embeddings row 4"),
@@ -162,7 +160,7 @@ def test_damaged_matches_are_found(tmp_path):
     assert faults(verify_file(path)) == [(Damaged, str(path))]
     contents = contents_of(FORMATS / "matches-1.0.h5")
     contents.datasets["pairs"][0] = [1, 1]
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     assert faults(verify_file(path)) == [(Refused, f"{path}:/pairs")]
 
 
@@ -213,11 +211,3 @@ def test_missing_and_changed_images_are_told_apart(images):
         ("b/\udcff.png", "SHA-256 differs"),
         ("c.png", "SHA-256 differs"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("file_sizes", "expected"), [([64, 35], False), ([192, 105], False), ([64, 105], True), ([64, 36], True)]
-)
-def test_images_whose_sizes_are_those_of_their_pixels_were_never_files(file_sizes, expected):
-    sizes = np.array([[8, 8], [5, 7]], dtype=np.uint32)
-    assert has_image_files(np.array(file_sizes, dtype=np.uint64), sizes) is expected

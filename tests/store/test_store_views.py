@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from labelkit.errors import Refused, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.writer import Contents, Image
+from labelkit.store.writer import Contents
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, SAMPLE_IDS, contents_of, make_plan, rows_of
 
@@ -35,7 +35,7 @@ def changed(path: Path, change: Callable[[Contents], object]) -> Path:
     """Write a store again with other contents."""
     contents = contents_of(path)
     change(contents)
-    path.write_bytes(Image(contents).to_bytes())
+    path.write_bytes(contents.sealed().to_bytes())
     return path
 
 
@@ -73,13 +73,13 @@ def set_note(text: str) -> Callable[[Contents], object]:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda contents: contents.datasets.pop("view_embeddings"), "/view_embeddings: is missing"),
-        (lambda contents: contents.attributes[""].pop("views"), "has no root attribute views"),
+        (lambda contents: contents.datasets.pop("view_embeddings"), "/view_embeddings: no views, and"),
+        (lambda contents: contents.attributes[""].pop("views"), "6 values per row, and root attribute views says 0"),
         (set_note("{"), "is not JSON"),
         (set_note("[2]"), "is not a JSON object"),
-        (set_note('{"count": true}'), "does not say how many views"),
-        (set_note('{"count": 0}'), "does not say how many views"),
-        (set_note('{"count": 3}'), "has 6 values per row, 3 views of 3 are 9"),
+        (set_note('{"count": true}'), "6 values per row, and root attribute views says True views of 3"),
+        (set_note('{"count": 0}'), "6 values per row, and root attribute views says 0 views of 3"),
+        (set_note('{"count": 3}'), "6 values per row, and root attribute views says 3 views of 3"),
     ],
 )
 def test_a_note_that_does_not_fit_the_views_is_refused(

@@ -21,7 +21,6 @@ from labelkit.store import parts as run_folder
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -49,18 +48,7 @@ def test_parts_are_whole_batches_of_at_most_64_mib(batch_size, wanted, dim, expe
         {"sample_ids": [*SAMPLE_IDS[:-1], SAMPLE_IDS[-2]]},
         {"sample_ids": []},
         {"labels": np.zeros(7, int)},
-        {"labels": np.full(8, 3)},
-        {"labels": np.full(8, -2)},
-        {"labels": np.full(8, 0.5)},
-        {"labels": None},
-        {"splits": np.full(8, 2)},
         {"old_classes": np.ones(2, dtype=bool)},
-        {"split_names": ("train", "train")},
-        {"dtype": "float64"},
-        {"metric": "hamming"},
-        {"dim": 0},
-        {"extras": {"labels": 2}},
-        {"extras": {"a/b": 2}},
     ],
 )
 def test_a_plan_that_does_not_fit_together_is_the_programmers_error(changes):
@@ -106,7 +94,7 @@ def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkey
     assert run.publish().read_bytes() == small.path.read_bytes()
     contents = contents_of(small.path)
     # Digests made from the finished arrays, not while the parts were read.
-    assert Image(contents, block_bytes=block_bytes).to_bytes() == small.path.read_bytes()
+    assert contents.sealed(block_bytes).to_bytes() == small.path.read_bytes()
 
 
 def test_a_resumed_run_has_the_same_bytes_whatever_parts_were_there(tmp_path):
@@ -161,12 +149,8 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
     [
         ({"embeddings": np.full((4, DIM), np.nan)}, StoreError, "a/0.png: embeddings is not finite"),
         ({"embeddings": np.zeros((3, DIM))}, ValueError, "has shape"),
-        ({"sha256": np.full((4, 32), 256)}, ValueError, "cannot"),
-        ({"file_sizes": np.full(4, -1)}, ValueError, "cannot"),
         ({"extras": {}}, ValueError, "a part of this plan has"),
         ({"extras": {"logits": np.full((4, 2), np.inf)}}, StoreError, "logits is not finite"),
-        ({"skipped": [(4, "not in this part")]}, ValueError, r"positions in \[0, 4\)"),
-        ({"skipped": [(0, "a"), (0, "b")]}, ValueError, "different positions"),
     ],
 )
 def test_a_part_that_does_not_fit_the_plan_is_not_written(tmp_path, change, error, message):
@@ -204,7 +188,7 @@ def test_too_many_broken_images_publish_nothing_and_keep_the_parts(tmp_path):
 def test_missing_parts_are_told(tmp_path):
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     write_part(run, 1)
-    with pytest.raises(StoreError, match="1 of 2 parts are missing, the first is 0"):
+    with pytest.raises(StoreError, match="1 of 2 parts are missing, first: 0"):
         run.publish()
 
 
@@ -314,7 +298,7 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     needed = int(2.1 * plan.estimated_bytes())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
-    with pytest.raises(ResourceError, match="MB free where this run needs"):
+    with pytest.raises(ResourceError, match="MB are free, but this run needs"):
         EmbeddingRun.open(tmp_path / "s.h5", plan)
     assert list(tmp_path.iterdir()) == []  # no empty run folder
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))

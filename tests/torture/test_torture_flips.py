@@ -17,7 +17,6 @@ from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writer import Image
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
@@ -65,7 +64,7 @@ def _store(folder: Path) -> tuple[list[Path], Read]:
 
 def _store_with_block_digests(folder: Path) -> tuple[list[Path], Read]:
     path = make_store(folder / "s.h5", bad={1: "broken"}).path
-    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
+    path.write_bytes(contents_of(path).sealed(24).to_bytes())
     with h5py.File(path) as file:
         assert file["digests/embeddings"].attrs["block_rows"] == 2
     return [path], _read_store(path)

@@ -207,7 +207,7 @@ def test_the_command_line_says_so_with_exit_code_5(
     assert "read-only" in capsys.readouterr().err
     mount.change("rw,size=20k")
     assert main([*words, "--out", str(out)]) == 5
-    assert "MB free where this run needs" in capsys.readouterr().err
+    assert "MB are free, but this run needs" in capsys.readouterr().err
     mount.change("size=64m")
     assert main([*words, "--out", str(out)]) == 0
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from labelkit.store.writer import Contents, Image
+from labelkit.store.writer import Contents
 from store_samples import contents_of
 
 Add = Callable[[Any, str], object]
-HOLDS = "holds what it must not hold: "
+HOLDS = "contains something that is not allowed: "
 
 
 def _virtual(file: Any, outside: str) -> None:
@@ -188,7 +188,7 @@ def _rebuilt(change: Callable[[Contents], object]) -> Callable[[bytes, Path], by
         path.write_bytes(data)
         contents = contents_of(path)
         change(contents)
-        return Image(contents).to_bytes()
+        return contents.sealed().to_bytes()
 
     return make
 

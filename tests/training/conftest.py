@@ -43,6 +43,10 @@ class ToyConfig(TrainConfig):
 class ToyNetwork(InferenceNetwork):
     """Two layers: pixels to 6 features to 4 logits."""
 
+    input_spec = InputSpec(8, 1, (0.5,), (0.5,))
+    embed_dim = 6
+    num_outputs = 4
+
     def __init__(self) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
@@ -51,20 +55,8 @@ class ToyNetwork(InferenceNetwork):
             self.second = nn.Linear(6, 4)
 
     @property
-    def input_spec(self) -> InputSpec:
-        return InputSpec(8, 1, (0.5,), (0.5,))
-
-    @property
-    def embed_dim(self) -> int:
-        return 6
-
-    @property
     def identity(self) -> dict[str, str]:
         return {"name": "toy", "layer": "first", "pooling": "none"}
-
-    @property
-    def num_outputs(self) -> int:
-        return 4
 
     def embed(self, images: Tensor) -> Tensor:
         features: Tensor = self.first(images.flatten(1))

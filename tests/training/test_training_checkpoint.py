@@ -339,7 +339,7 @@ def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer:
     loaded = load_checkpoint(run)
     assert loaded is not None
     assert loaded.folder.name == "step-00000003"
-    assert "not the checkpoint it was written for" in loaded.warnings[0]
+    assert "was written for another checkpoint" in loaded.warnings[0]
     with pytest.raises(CheckpointDamaged, match=r"best\.json.*--which last"):
         load_checkpoint(run, "best")
 

@@ -31,7 +31,7 @@ def test_options_that_differ_between_processes_are_named_but_where_images_lie() 
     texts = [json.dumps({"command": ["retrieve"], **config.to_yaml_dict()}) for config in configs]
     check_same_on_all(configs[0], lambda own: texts)
     changed = json.dumps({"command": ["retrieve"], **configs[1].model_copy(update={"k": 3}).to_yaml_dict()})
-    with pytest.raises(ConfigError, match="--k: is 10 in process 0, and 3 in process 2"):
+    with pytest.raises(ConfigError, match="--k: is 10 in process 0, but 3 in process 2"):
         check_same_on_all(configs[0], lambda own: [texts[0], texts[1], changed])
     other = json.dumps({"command": ["match"], **configs[1].to_yaml_dict()})
     with pytest.raises(ConfigError, match="process 0 runs retrieve, but process 1 runs match"):

@@ -87,12 +87,14 @@ def test_a_loss_that_stays_large_ends_the_run_and_one_odd_step_does_not() -> Non
     for step, loss in enumerate((2.0, 900.0, 3.0, 900.0, 900.0, 3.0), start=1):
         guard.at_loss(loss, step)
     assert said == [
-        "warning: step 5: the loss is 900, 2 at the first step: it explodes. Lower --lr, set --clip-grad-norm, or "
-        "train with a warm-up."
+        "warning: step 5: the loss rose from 2 at the first step to 900, so training diverges. Lower --lr, "
+        "set --clip-grad-norm, or train with a warm-up."
     ]
     guard.at_loss(201.0, 7)
     guard.at_loss(-201.0, 8)
-    with pytest.raises(DivergenceError, match=r"step 9: the loss is 201, 2 at the first step: it explodes") as caught:
+    with pytest.raises(
+        DivergenceError, match=r"step 9: the loss rose from 2 at the first step to 201, so training diverges"
+    ) as caught:
         guard.at_loss(201.0, 9)
     assert caught.value.exit_code == 4
 
@@ -105,7 +107,7 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
     for step, norm in ((250, 3.0), (300, 4.0), (399, 5.0)):
         guard.at_epoch_end(ALIKE, [norm], step)
     assert len(said) == 1
-    with pytest.raises(DivergenceError, match=r"alike.*collapsed; the checkpoint of step 100 is from before"):
+    with pytest.raises(DivergenceError, match=r"nearly equal.*collapsed; the checkpoint of step 100 is from before"):
         guard.at_epoch_end(ALIKE, [6.0], 400)
 
 
@@ -127,7 +129,7 @@ def test_weights_that_make_features_alike_end_the_run_in_the_second_epoch(looks:
     guard, said = _guard()
     _shown(guard, looks[0])
     assert said == []
-    with pytest.raises(DivergenceError, match="features become alike") as caught:
+    with pytest.raises(DivergenceError, match="features become similar") as caught:
         _shown(_guard()[0], *looks)
     assert caught.value.where == "step 36"
 
@@ -137,13 +139,13 @@ def test_one_look_at_few_directions_is_warned_of_and_a_second_in_a_row_ends_the_
     far, small, wide = (0.3, 0.2), (0.2, 0.3), (0.2, 0.41)
     _shown(guard, wide, small)
     assert said == [
-        "warning: step 36: features become alike: they differ by 20.0 % of their length, in 12.0 directions, before "
-        "training in 40.0: training collapses. Lower --lr or the weights of added losses, or raise what keeps images "
+        "warning: step 36: features become similar: their relative spread is 20.0 %, and their effective rank fell "
+        "from 40.0 to 12.0: training collapses. Lower --lr or the weights of added losses, or raise what keeps images "
         "apart (--entropy-weight)."
     ]
     # far apart, or in more directions: the count starts anew
     _shown(guard, far, small, wide, small)
-    with pytest.raises(DivergenceError, match="features become alike"):
+    with pytest.raises(DivergenceError, match="features become similar"):
         _shown(guard, small)
 
 
@@ -157,9 +159,9 @@ def test_a_method_that_may_collapse_is_looked_at_after_every_epoch() -> None:
 @pytest.mark.parametrize(
     ("look", "words"),
     [
-        (NetworkMeasurements(0.5, 4.0, prototype_cosine=0.9999), "all class vectors are alike"),
+        (NetworkMeasurements(0.5, 4.0, prototype_cosine=0.9999), "all class vectors are nearly equal"),
         (NetworkMeasurements(0.5, 4.0, largest_cluster=0.995), "one cluster has 99.5 % of the images"),
-        (NetworkMeasurements(math.nan, 1.0), "the features of all images are alike"),
+        (NetworkMeasurements(math.nan, 1.0), "the features of all images are nearly equal"),
     ],
 )
 def test_every_collapse_that_lasts_ends_the_run(look: NetworkMeasurements, words: str) -> None:
@@ -173,8 +175,8 @@ def test_every_collapse_that_lasts_ends_the_run(look: NetworkMeasurements, words
 @pytest.mark.parametrize(
     ("look", "words"),
     [
-        (NetworkMeasurements(0.5, 1.01), "along one line"),
-        (NetworkMeasurements(0.5, 4.0, predicted_classes=1), "one class is predicted"),
+        (NetworkMeasurements(0.5, 1.01), "in only one direction"),
+        (NetworkMeasurements(0.5, 4.0, predicted_classes=1), "the same class is predicted"),
     ],
 )
 def test_what_may_be_right_is_only_warned_of(look: NetworkMeasurements, words: str) -> None:
@@ -212,7 +214,7 @@ def test_the_guard_only_warns_or_is_silent_if_asked_to(mode: str, lines: int) ->
 
 def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path: Path, make_trainer: Make) -> None:
     trainer = make_trainer(tmp_path / "run", epochs=20, lr=1e4, log_every_steps=1, lr_schedule="constant")
-    with pytest.raises(DivergenceError, match=r"explodes|not finite") as caught:
+    with pytest.raises(DivergenceError, match=r"diverges|not finite") as caught:
         trainer.fit()
     assert caught.value.exit_code == 4
     assert "--lr" in caught.value.remedy

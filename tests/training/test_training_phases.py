@@ -62,7 +62,9 @@ class Growing(Method[GrowingConfig]):
         sampler = StreamSampler(drawn, steps=2, seed=0, phase=index)
         view = weak_view(8, "digits", chiral=True)
         epochs = -(-steps // 2)
-        return Phase(epochs, (view,), sampler, f"phase {index}", labels, steps, lambda step: 0.1 / (index + step + 1))
+        return Phase(
+            epochs, (view,), sampler, f"phase {index}", labels, steps, lr=lambda step: 0.1 / (index + step + 1)
+        )
 
     def planned_steps(self) -> int:
         return 5 + 3 * self.until

@@ -83,7 +83,7 @@ def test_overwrite_refuses_a_folder_with_files_that_no_training_wrote(run: RunDi
     if linked:
         given = run.path.with_name("link")
         given.symlink_to(run.path)
-    with pytest.raises(ConfigError, match="holds what no training wrote"):
+    with pytest.raises(ConfigError, match="contains files that are not from training"):
         RunDir(given).open(resume=False, overwrite=True)
     assert path.read_text() == "mine"
 
@@ -235,7 +235,7 @@ def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(ru
 def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
     said = check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
     assert said is not None
-    assert "goes on to 5 epochs, begun with 4: schedules are stretched" in said
+    assert "is extended from 4 to 5 epochs: schedules are stretched" in said
     assert check_same_options(run.path, "toy", OPTIONS, allowed=frozenset()) is None
     with pytest.raises(CheckpointMismatch, match="epochs is 3, was 4"):
         check_same_options(run.path, "toy", {**OPTIONS, "epochs": 3}, allowed=frozenset())

@@ -69,8 +69,8 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
     previous_store = open_store(config.previous or config.index)
     names = list_results(previous_store)
     if config.previous_result is None and names and config.result not in names:
-        problem = f"has no result {config.result!r}, but {', '.join(names)}"
-        raise StoreError(str(previous_store.path), problem, "Name the one to compare with by --previous-result.")
+        problem = f"has no result {config.result!r} (it has: {', '.join(names)})"
+        raise StoreError(str(previous_store.path), problem, "Choose a result with --previous-result.")
     earlier = _side(read_groups(previous_store, config.previous_result or config.result))
     before, after = shared_rows(earlier.groups.store, later.groups.store)
     both = (earlier.places[before] >= 0) & (later.places[after] >= 0)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
+from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig
 from labelkit.options.retired import RESULT_NAME, PreviousOption
@@ -111,9 +111,9 @@ class SinkhornConfig(ClusterConfig):
     )
 
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_RULE: JsonDict = {"panel": "Thresholds"}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_STORE = panel("Store", preset=False)
+_RULE = panel("Thresholds")
+_OUTPUT = panel("Output", preset=False)
 
 
 class DiffConfig(OverwriteOption):
@@ -122,43 +122,32 @@ class DiffConfig(OverwriteOption):
     command: ClassVar[tuple[str, ...]] = ("diff",)
 
     index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=STORE)
-    result: str = Field(
-        ..., pattern=RESULT_NAME, description="Result from cluster or discover in --index.", json_schema_extra=_STORE
+    result: str = _STORE(..., "Result from cluster or discover in --index.", pattern=RESULT_NAME)
+    previous: Path | None = _STORE(None, "Store of the earlier groups; default: --index.")
+    previous_result: str | None = _STORE(
+        None, "Result in --previous; default: the name of --result.", pattern=RESULT_NAME
     )
-    previous: Path | None = Field(
-        None, description="Store of the earlier groups; default: --index.", json_schema_extra=_STORE
+    csv: Path | None = _OUTPUT(
+        None, "Also write a CSV with one line per image: path, both groups, and the change.", makes="csv"
     )
-    previous_result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Result in --previous; default: the name of --result.",
-        json_schema_extra=_STORE,
-    )
-    csv: Path | None = Field(
-        None,
-        description="Also write a CSV with one line per image: path, both groups, and the change.",
-        json_schema_extra={**_OUTPUT, "makes": "csv"},
-    )
-    main_share: float = Field(
+    main_share: float = _RULE(
         0.5,
+        "Fraction of a group's images above which the group counts as mostly inside another group. Only "
+        "images in both stores count. Two groups mostly inside each other count as the same group, unless they split "
+        "or merge.",
         ge=0.5,
         lt=1,
-        description="A group counts as mostly inside another group if that group holds more than this fraction of its "
-        "images. Only images in both stores count. Two groups mostly inside each other are the same, unless they "
-        "split or merge.",
-        json_schema_extra=_RULE,
     )
-    part_share: float = Field(
+    part_share: float = _RULE(
         0.2,
+        "Minimum size of each part of a split or merge, as a fraction of the group that splits or that "
+        "results from the merge.",
         gt=0,
         le=0.5,
-        description="Minimum size of each part of a split or merge, as a fraction of the group that splits or that "
-        "results from the merge.",
-        json_schema_extra=_RULE,
     )
 
     @model_validator(mode="after")
     def _two_results(self) -> DiffConfig:
         if self.previous is None and self.previous_result is None:
-            raise ValueError("give what to compare with: --previous STORE, --previous-result NAME, or both")
+            raise ValueError("pass the earlier groups: --previous STORE, --previous-result NAME, or both")
         return self

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
 from labelkit.commands.cluster.options import PatchClusterConfig, SphericalKMeansConfig
-from labelkit.commands.common.embeddings import split_rows, unit_rows, zero_rows
-from labelkit.commands.common.max_memory import block_bytes
+from labelkit.commands.common.embeddings import block_bytes, split_rows, unit_rows, zero_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS
 from labelkit.data.keyed_random import keyed_generator
@@ -90,8 +89,8 @@ def _run(
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)
     if config.num_clusters > len(sample):
-        problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
-        raise ConfigError("--num-clusters", problem, "Choose fewer.")
+        problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
+        raise ConfigError("--num-clusters", problem, "Choose fewer clusters.")
     group = spherical_kmeans if is_spherical else kmeans
     found = group(
         unit_rows(sample) if scaled else sample,

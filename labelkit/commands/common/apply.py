@@ -80,7 +80,7 @@ def _in_processes(
         except BrokenProcessPool as error:
             deaths += 1
             if deaths == _MOST_DEATHS:
-                remedy = "Use fewer --processes if memory is short, or none to see the reason."
+                remedy = "Lower --processes if memory is short, or remove --processes to see the reason."
                 raise ResourceError("--processes", f"worker processes died {deaths} times in a row", remedy) from error
         finally:
             if left:  # an error, or nobody wants the rest
@@ -109,7 +109,7 @@ def check_cluster(address: str) -> None:
         ConfigError: not so.
     """
     if importlib.util.find_spec("ray") is None:
-        remedy = 'Run `pip install "labelkit-images[ray]"`, here and on its nodes.'
+        remedy = 'Run `pip install "labelkit-images[ray]"`, here and on the nodes of the cluster.'
         raise ConfigError("--ray-address", "Ray is not installed", remedy)
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
@@ -120,7 +120,7 @@ def check_cluster(address: str) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> ConfigError:
-    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
+    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints, or local (no cluster)."
     return ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy)
 
 
@@ -156,6 +156,6 @@ def _on_ray(
         raise (error.cause if isinstance(error.cause, LabelkitError) else error) from None
     except ray.exceptions.RayError as error:
         problem = f"a part was lost {_RETRIES + 1} times: {str(error).splitlines()[0]}"
-        raise ResourceError("--ray-address", problem, "Look at its nodes; the same command continues.") from error
+        raise ResourceError("--ray-address", problem, "Check its nodes; the same command continues.") from error
     finally:
         ray.shutdown()

@@ -129,7 +129,7 @@ def _chosen_runtime(
         needs = ""
     if config.runtime == "onnx":
         if needs:
-            raise ConfigError("--runtime onnx", f"needs {needs}", "Use --runtime torch, or leave it out.")
+            raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
         return "onnx"
     if needs:
         return "torch"

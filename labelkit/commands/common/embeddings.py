@@ -1,6 +1,12 @@
-"""Rows of a store for a stage: those of a split, with features that are finite, of length 1, or not all zero."""
+"""Rows of a store for a stage: those of a split, with features that are finite, of length 1, or not all zero.
+
+``--max-memory`` sizes the blocks that work goes through, on the commands that hold more than rows: half of it is for
+rows, a quarter for what is made of a block of them; the rest is for Python, libraries and results.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_lengths
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
+from labelkit.options.memory import MemoryConfig
 from labelkit.store.embeddings import EmbeddingStore
 
 
@@ -27,12 +34,27 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
-        remedy = "Choose one, or all." if store.split_names else "Give all, or embed with --holdout 0.3 --split all."
+        remedy = (
+            "Choose a split, or all." if store.split_names else "Pass all, or embed with --holdout 0.3 --split all."
+        )
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
-        raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another, or all.")
+        raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
     return rows
+
+
+def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
+    """Check that a store has the rows that an option names; return them.
+
+    Raises:
+        ConfigError: it has no such row.
+    """
+    beyond = [row for row in rows if row >= store.n]
+    if beyond:
+        problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
+        raise ConfigError(option, problem, "Choose among these.")
+    return list(rows)
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -67,7 +89,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
             f"{store.path}:/embeddings",
             f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
             f"{int(rows[np.flatnonzero(bad)[0]])})",
-            "Embed again.",
+            "Repeat `embed`.",
         )
 
 
@@ -84,13 +106,19 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
     return zero
 
 
-def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
+def check_directions(
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    features: Rows,
+    remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
+) -> None:
     """Check that no embedding is all zero, so that each has a direction.
 
     Args:
         store: where they are from.
         rows: of the store.
         features: these rows.
+        remedy: what to do about such rows.
 
     Raises:
         StoreError: there are some.
@@ -101,7 +129,7 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
         raise StoreError(
             f"{store.path}:/embeddings",
             f"{int(zero.sum())} embeddings are all zero and have no direction (first: {store.sample_ids[first]})",
-            "Use `labelkit cluster k-means`, which accepts them unchanged.",
+            remedy,
         )
 
 
@@ -112,3 +140,47 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
         lengths = row_lengths(features[block])[:, None]
         np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled
+
+
+def has_room(config: MemoryConfig, num_bytes: int) -> bool:
+    """Return whether embeddings or an index of ``num_bytes`` fit in half of ``--max-memory``."""
+    return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
+
+
+def block_bytes(config: MemoryConfig, most: int) -> int:
+    """Return the size in bytes of a block of scores under ``--max-memory``; ``most`` without a limit."""
+    return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
+
+
+def bounded_rows(
+    config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
+) -> StoredRows:
+    """Return rows of a store, held in memory if ``--max-memory`` allows, else read in blocks.
+
+    Args:
+        config: the bound.
+        store: whose.
+        rows: (n,) of it.
+        unit: scale to length 1.
+
+    Raises:
+        StoreError: the rows are not as they were written.
+    """
+    return stored_rows(store, rows, unit=unit, in_blocks=not has_room(config, 4 * len(rows) * store.dim))
+
+
+def stored_rows(
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    *,
+    unit: bool = False,
+    roots: bool = False,
+    in_blocks: bool = False,
+) -> StoredRows:
+    """Return the embeddings of some rows of a store, or their square roots, verified by their digests.
+
+    Raises:
+        StoreError: the rows are not as they were written.
+    """
+    chosen = None if len(rows) == store.n else rows
+    return StoredRows(store.embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import blocks
 from labelkit.commands.common.embeddings import check_directions, check_features, unit_rows
-from labelkit.data.datasets import EncodedImage, ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.image_bank import RowBank
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
@@ -25,12 +25,7 @@ class NoImages:
 
     def read(self, index: int) -> EncodedImage:
         """Raise ``BadImage``, since embeddings have no image files."""
-        raise BadImage(f"row {index} of a store is no image")
-
-    def select(self, rows: NDArray[np.int64]) -> NoImages:
-        """Return the placeholder unchanged, whatever rows are selected."""
-        del rows
-        return self
+        raise BadImage(f"row {index} of a store is not an image")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +101,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
     views = store.view_embeddings
     if views is None:
         if needed:
-            remedy = "Embed the images with `labelkit embed --views 8`, or leave --row-views out."
+            remedy = "Embed the images with `labelkit embed --views 8`, or remove --row-views."
             raise ConfigError("--row-views on", f"{store.path} has no stored views of its images", remedy)
         return None
     for where in blocks(store.n, views.shape[1] * views.shape[2]):

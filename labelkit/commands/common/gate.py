@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import ConfigError, GateError, InputError, LabelkitError
 from labelkit.files import read_json
 from labelkit.options.base import nearest
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
-_MAX_BASELINE_BYTES = 64 << 20
 _NAMED_BY = ("result", "split", "classes")
 """What tells the entries of ``scores`` apart; joined by ``/`` before the name of a score."""
 _EVERYTHING = "all"
-
-
-@dataclass(frozen=True)
-class Check:
-    """Comparison of one score with its limit.
-
-    Attributes:
-        score: name, with what it is of: ``head/test/all_accuracy``.
-        value: as it is now; ``None`` if it is undefined or missing.
-        limit: the last value that passes.
-        rule: ``fail-under``, ``fail-over`` or ``baseline``.
-        passed: whether it is kept.
-    """
-
-    score: str
-    value: float | None
-    limit: float
-    rule: str
-    passed: bool
 
 
 def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
@@ -108,17 +88,18 @@ class Gate:
             checks = [*self._limits(scores), *self._regressions(scores)]
         except LabelkitError as error:
             return result, error
-        missed = [check for check in checks if not check.passed]
-        verdict = {"passed": not missed, "checks": [asdict(check) for check in checks]}
-        rows: list[list[Cell]] = [[c.score, c.value, c.rule, c.limit, "kept" if c.passed else "MISSED"] for c in checks]
-        table = Table("gate, as in --json", ["score", "value", "rule", "limit", "verdict"], rows)
+        missed = [check for check in checks if not check["passed"]]
+        verdict = {"passed": not missed, "checks": checks}
+        keys, columns = ("score", "value", "rule", "limit"), ["score", "value", "rule", "limit", "verdict"]
+        rows = [[*(check[key] for key in keys), "kept" if check["passed"] else "MISSED"] for check in checks]
+        table = Table("gate, as in --json", columns, rows)
         shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
         if not missed:
             return shown, None
         lines = "".join(f"\n  {_sentence(check)}" for check in missed)
         return shown, GateError(self.where, f"{len(missed)} of {len(checks)} limits are not met:{lines}")
 
-    def _limits(self, scores: Mapping[str, float | None]) -> Iterator[Check]:
+    def _limits(self, scores: Mapping[str, float | None]) -> Iterator[dict[str, Any]]:
         for rule, texts, sign in (("fail-under", self.config.fail_under, 1), ("fail-over", self.config.fail_over, -1)):
             for wanted, limit in parse_limits(texts).items():
                 names = matching_scores(wanted, scores)
@@ -128,34 +109,39 @@ class Gate:
                     remedy = f"Did you mean `{guess}`? {known}" if guess else known
                     raise ConfigError(f"--{rule}", f"{self.where} gave no score {wanted}", remedy)
                 for name in names:
-                    value = scores[name]
-                    yield Check(name, value, limit, rule, value is not None and sign * (value - limit) >= 0)
+                    yield _check(name, scores[name], limit, rule, sign)
 
-    def _regressions(self, scores: Mapping[str, float | None]) -> Iterator[Check]:
+    def _regressions(self, scores: Mapping[str, float | None]) -> Iterator[dict[str, Any]]:
         if self.baseline is None:
             return
         if not set(self.baseline) & set(scores):
             raise InputError(
                 str(self.config.baseline),
-                f"has no score in common with {self.where} (there: {', '.join(self.baseline)}; now: "
+                f"has no score in common with {self.where} (its scores: {', '.join(self.baseline)}; now: "
                 f"{', '.join(scores)})",
                 "Pass the --json output of the same command.",
             )
         for name, before in self.baseline.items():
             sign = score_direction(name.rpartition("/")[2])
-            limit, value = before - sign * self.config.tolerance, scores.get(name)
-            # a score that went away is not known to be as good; 1e-12: the limit is a rounded difference
-            yield Check(name, value, limit, "baseline", value is not None and sign * (value - limit) >= -1e-12)
+            # 1e-12: the limit is a rounded difference
+            limit = before - sign * self.config.tolerance
+            yield _check(name, scores.get(name), limit, "baseline", sign, slack=1e-12)
+
+
+def _check(
+    score: str, value: float | None, limit: float, rule: str, sign: int, *, slack: float = 0.0
+) -> dict[str, Any]:
+    """Compare a score with the last value that passes; one that is undefined or went away does not pass."""
+    passed = value is not None and sign * (value - limit) >= -slack
+    return {"score": score, "value": value, "limit": limit, "rule": rule, "passed": passed}
 
 
 def _read_baseline(path: Path) -> dict[str, float]:
-    remedy = "Make one with `--json > FILE`."
+    remedy = "Create one with `--json > FILE`."
     try:
-        if not path.is_file():
-            raise InputError(str(path), "does not exist", remedy)
-        if path.stat().st_size > _MAX_BASELINE_BYTES:
-            raise InputError(str(path), "is too large for the output of an evaluate command", remedy)
         values = read_json(path)
+    except FileNotFoundError as error:
+        raise InputError(str(path), "does not exist", remedy) from error
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"cannot be read as JSON: {error}", remedy) from error
     scores: dict[str, float] = {}
@@ -168,8 +154,9 @@ def _read_baseline(path: Path) -> dict[str, float]:
     return scores
 
 
-def _sentence(check: Check) -> str:
-    relation = {"fail-under": "is below", "fail-over": "is above"}.get(check.rule, "is worse than the baseline allows:")
-    if check.value is None:
-        return f"{check.score} is missing or undefined; {check.rule} {check.limit:.6g}"
-    return f"{check.score} {check.value:.6g} {relation} {check.limit:.6g}"
+def _sentence(check: Mapping[str, Any]) -> str:
+    score, value, limit, rule = (check[key] for key in ("score", "value", "limit", "rule"))
+    if value is None:
+        return f"{score} is missing or undefined; {rule} {limit:.6g}"
+    relation = {"fail-under": "is below", "fail-over": "is above"}.get(rule, "is worse than the baseline allows:")
+    return f"{score} {value:.6g} {relation} {limit:.6g}"

@@ -83,14 +83,14 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
         raise ConfigError(
             "--labels",
             f"{option} is both a file here and a result of {store.path}",
-            f"Pass the file as {option.absolute()}, or rename it.",
+            f"Pass the file as {option.absolute()}, or rename the file.",
         )
     if not is_there and not option.exists():
         known = ", ".join(list_results(store)) or "none"
         raise DatasetError(
             str(option),
             f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Name a result of `labelkit label`, or a CSV with columns path,label.",
+            "Pass a result of `labelkit label`, or a CSV with columns path,label.",
         )
     return option.name if is_there else None
 
@@ -107,7 +107,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
         raise StoreError(
             str(result.path),
             f"contains {result.kind} ({result.stage}), not labels",
-            "Name a result of `labelkit label`.",
+            "Choose a result of `labelkit label`.",
         )
     return result
 
@@ -123,10 +123,10 @@ def read_matched_labels(option: Path, images: LabeledImages, label_column: str |
     beside = _store_beside(option)
     if beside is not None:
         if label_column is not None:
-            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
+            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
         return _of_other_store(beside, option.stem, images)
     if option.suffix == ".h5":
-        remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
+        remedy = "Pass a CSV, or a result as STORE.h5.results/NAME.h5."
         raise DatasetError(str(option), "is not a result in the folder of results of its store", remedy)
     texts = read_csv_labels(option, images, label_column)
     return MatchedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
@@ -161,15 +161,15 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
         raise DatasetError(
             str(path),
             f"{len(found.unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
-            "Write paths relative to the image folder or the CSV, or enough of their last parts to be unique.",
+            "Write paths relative to the image folder or the CSV, or unique endings of these paths.",
         )
     placed: dict[int, str] = {}
     first: dict[int, str] = {}
     for name, text in texts.items():
         place = found.places[name]
         if placed.setdefault(place, text) != text:
-            problem = f"{name!r} is {text!r}, and as {first[place]!r} the same image is {placed[place]!r}"
-            raise DatasetError(str(path), problem, "Give each image one label.")
+            problem = f"{name!r} is {text!r}, but as {first[place]!r} the same image is {placed[place]!r}"
+            raise DatasetError(str(path), problem, "Write a single label for each image.")
         first.setdefault(place, name)
     return placed
 
@@ -204,7 +204,7 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> MatchedLabe
         del texts[place]
     taken = sum(keys[row] in mine for row in rows)
     how = "same file" if by_digest else "same path"
-    told = f"{result.path}: {taken} of {len(rows)} labels are of images that are here ({how})"
+    told = f"{result.path}: {taken} of {len(rows)} labels belong to images that are used here ({how})"
     if unclear:
         told += f"; {len(unclear)} images left out, whose file has two labels there"
     current_progress().message(told)
@@ -212,7 +212,7 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> MatchedLabe
         raise DatasetError(
             str(result.path),
             f"has no label for any image of {images.where} ({len(rows)} labels, compared by {how})",
-            "Name a result of a store of the same images.",
+            "Choose a result of a store of the same images.",
         )
     source: dict[str, object] = {"store": path.name, "result": name, "content_digest": result.content_digest}
     return MatchedLabels(texts, str(result.path), source)

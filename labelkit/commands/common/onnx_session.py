@@ -174,7 +174,7 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
     """
     size, channels = int(record["size"]), int(record["channels"])
     kind: Channels = 1 if channels == 1 else 3
-    pixels, _ = images.source.read(row).decode_reduced(kind, None)
+    pixels, _ = images.source.read(row).decode_reduced(kind)
     side = resized_side(size, float(record["resize_ratio"]))
     box = center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
     resized = resize_part(pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic")

@@ -1,4 +1,4 @@
-"""What a command writes: decided here for every output of every command, before any work.
+"""What a command reads and writes: looked at here for every command, before any work and before torch is imported.
 
 An output is never a file that the command reads, never lies in a folder that labelkit keeps itself, and never replaces
 a file of another kind, with or without ``--overwrite``.
@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labelkit.errors import ConfigError, Damaged, StoreError, VersionError, output_exists
-from labelkit.files import decode_table, open_regular
+from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
+from labelkit.files import decode_table, missing_store_remedy, open_regular
 from labelkit.options.base import StageConfig, field_extra, shell_name
+from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
 if TYPE_CHECKING:
@@ -44,6 +45,36 @@ _SAID = {
 }
 OUTPUT_KINDS = frozenset({*_SAID, "folder"})
 """What a field that names an output may say that it ``makes``; see ``labelkit.options.base.option``."""
+
+
+_TOLD_BY_THE_STAGE = ("datasets", "status")
+"""Commands whose answer is what is there and what is not."""
+
+
+def check_inputs(config: StageConfig) -> None:
+    """Check that stores, runs and data sets exist, before any work and before importing torch.
+
+    Stages look again, and closer: they may be called without this.
+
+    Raises:
+        NotAStore: there is no file that ``--index`` names.
+        CheckpointError: nothing is where ``--checkpoint`` says.
+        DatasetError: ``--dataset`` is no named set, and no folder or CSV that exists; or, without images of one object,
+            ``--scene-dataset``.
+    """
+    if config.command[0] in _TOLD_BY_THE_STAGE:
+        return
+    index, checkpoint, dataset = (getattr(config, name, None) for name in ("index", "checkpoint", "dataset"))
+    if isinstance(index, Path) and not index.exists():
+        raise NotAStore(str(index), "does not exist", missing_store_remedy(index))
+    if isinstance(checkpoint, Path) and not checkpoint.exists():
+        raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
+    if isinstance(config, DataConfig) and not config.has_objects:
+        dataset = config.main_dataset
+    if isinstance(dataset, str):
+        from labelkit.data.registry import check_dataset
+
+        check_dataset(dataset)
 
 
 def check_outputs(config: StageConfig) -> None:
@@ -79,14 +110,14 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
         raise ConfigError(option, f"{path} has the extension of a store", "Choose another name.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
-        raise ConfigError(option, f"the folder of {path} does not exist", "Create it first.")
+        raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
     for name, other in _named(config, outputs=True):
         if name != option and other.resolve() == place:
             raise ConfigError(option, f"{path} is also {name}", "Choose another name.")
     for folder in place.parents:
         if folder.suffix in _KEPT and folder.name.endswith((f".h5{folder.suffix}", f".patches{folder.suffix}")):
-            problem = f"{path} lies in {folder}, which holds {_KEPT[folder.suffix]} of a store"
-            raise ConfigError(option, problem, "Choose another place.")
+            problem = f"{path} is inside {folder}, which contains {_KEPT[folder.suffix]} of a store"
+            raise ConfigError(option, problem, "Choose another folder.")
     if path.is_symlink() and not path.exists():
         raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
     if not path.exists():
@@ -113,7 +144,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
     if is_file_of_run(path.resolve()):
         raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
     if not _fits(path, makes):
-        problem = f"{path} is something else, where {_SAID[makes]} is to be written"
+        problem = f"{path} exists, but is not {_SAID[makes]}"
         raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
 
 

@@ -23,7 +23,7 @@ def check_parquet() -> None:
         import pyarrow.parquet  # noqa: F401 - to see whether it is there
     except ImportError as error:
         problem = "writing Parquet needs pyarrow, which is not installed"
-        raise ConfigError("--out", problem, "pip install pyarrow, or write .csv or .npz.") from error
+        raise ConfigError("--out", problem, "Run `pip install pyarrow`, or write .csv or .npz.") from error
 
 
 def write_parquet(

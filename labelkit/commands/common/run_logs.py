@@ -59,14 +59,14 @@ def read_log(folder: Path, name: str) -> Logged:
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore it.") from error
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore the file.") from error
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):  # a run that is being written, or was killed in the middle of a line
             break
         records.append(_record(line, path, number))
     if not records:
-        raise CheckpointError(str(folder), "has no log yet", "Wait for the end of its first epoch, or train it.")
+        raise CheckpointError(str(folder), "has no log yet", "Wait for the end of the first epoch, or start training.")
     ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
     series: dict[str, list[Series]] = {}
     for kind in ("epoch", "step"):
@@ -83,7 +83,7 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         record = parse_object(line, {"epoch": int, "step": int})
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
-            raise ValueError("has a text in place of a number")
+            raise ValueError("contains text instead of a number")
     except ValueError as error:
         raise CheckpointError(f"{path}:{number}", "is not a line written by training", "Restore the file.") from error
     return record

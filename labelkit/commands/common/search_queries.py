@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, zero_rows
+from labelkit.commands.common.embeddings import check_features, check_rows, zero_rows
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.onnx_session import can_skip_torch, onnx_embeddings
 from labelkit.data.datasets import ImageDataset
@@ -26,7 +26,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
 
-_ZERO = "its embedding is all zero, so that nothing is near it"
+_ZERO = "its embedding is all zero, so it has no nearest neighbors"
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,7 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     Raises:
         ConfigError: there is no such row, or one is all zero where directions are compared.
     """
-    beyond = [row for row in rows if row >= store.n]
-    if beyond:
-        problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
-        raise ConfigError("--query-rows", problem, "Choose among these.")
+    check_rows(store, rows, "--query-rows")
     return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 
@@ -110,8 +107,8 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
     if differing:
         raise Mismatch(
             str(query),
-            f"was not embedded as {index.path} was: {', '.join(differing)} differ",
-            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with that.",
+            f"was embedded differently from {index.path}: {', '.join(differing)} differ",
+            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with it.",
         )
     return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
@@ -143,6 +140,20 @@ def row_label(store: EmbeddingStore, row: int) -> str | None:
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
+
+
+def checked_patch(patch: Sequence[int], grid: tuple[int, int], name: str) -> tuple[int, int]:
+    """Return the row and column of a patch of an image, given by ``--patch``.
+
+    Raises:
+        ConfigError: it is outside of the grid of patches.
+    """
+    row, column = patch
+    rows, columns = grid
+    if row >= rows or column >= columns:
+        problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
+        raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
+    return row, column
 
 
 def embedded_images(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -186,7 +186,7 @@ def assign_stable_ids(
             str(earlier.result.path),
             f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
             "files)",
-            "Name a store of mostly the same images, or leave out --previous.",
+            "Pass a store of mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
     np.add.at(counts, (earlier.ids[before], ids[after]), 1)
@@ -221,7 +221,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
         raise StoreError(
             str(result.path),
             f"contains {result.kind} ({result.stage}), which does not group images",
-            "Name another result.",
+            "Choose another result.",
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
@@ -238,17 +238,14 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
     of a store that knows no files, as imported ones, are paired by their ids.
     """
-    keys_before, keys_after = _keys_of_both(before, after)
-    places: dict[str | bytes, list[int]] = defaultdict(list)
-    for row, key in enumerate(keys_before):
-        places[key].append(row)
-    used: dict[str | bytes, int] = defaultdict(int)
-    pairs: list[tuple[int, int]] = []
-    for row, key in enumerate(keys_after):
-        number = used[key]
-        if number < len(places.get(key, ())):
-            pairs.append((places[key][number], row))
-            used[key] += 1
+    places: list[dict[tuple[str | bytes, int], int]] = []
+    for keys in _keys_of_both(before, after):
+        times: Counter[str | bytes] = Counter()
+        places.append({})
+        for row, key in enumerate(keys):
+            places[-1][key, times[key]] = row
+            times[key] += 1
+    pairs = [(places[0][key], row) for key, row in places[1].items() if key in places[0]]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 

@@ -133,7 +133,7 @@ def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequen
         if is_new:
             continue
         if text not in number:
-            problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(result.where, problem, "Recreate it from this store.")
+            problem = f"contains a class {text!r} that {store.path} does not have"
+            raise StoreError(result.where, problem, "Recreate the result from this store.")
         classes[group] = number[text]
     return classes

@@ -73,9 +73,9 @@ def draw_holdout(
     option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
     if has_own_splits(dataset) != pool:
         if pool:
-            raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Leave it out.")
+            raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
         names = ", ".join(dataset.split_names)
-        remedy = "Leave it out, or pass --pool-splits to draw from all images."
+        remedy = "Remove this option, or pass --pool-splits to draw from all images."
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
@@ -83,7 +83,7 @@ def draw_holdout(
         rows = holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
         raise ConfigError(
-            option, "no image is held out, since each class keeps one for training", "Use a set with more images."
+            option, "no image is held out, since each class keeps one for training", "Use a data set with more images."
         )
     return tuple(dataset.sample_ids[row] for row in rows)
 
@@ -181,8 +181,8 @@ def open_training_rows(config: DataConfig) -> RowData | None:
         return None
     stored = RowData.from_store(config.index, views=config.row_views)
     if stored.views is not None and (changed := config.overridden_option()):
-        problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
-        raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
+        problem = f"has no effect with stored views, which {config.index} contains"
+        raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
     return stored
 
 
@@ -214,7 +214,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
     """
     if stored is not None:
         if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
-            raise ConfigError("--label-column", "names a column, but a store has none", "Pass --labels FILE too.")
+            raise ConfigError("--label-column", "requires --labels FILE with columns", "Pass --labels FILE.")
         dataset = stored.listing()
     else:
         dataset = list_dataset(config)
@@ -241,8 +241,8 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
     if not isinstance(config, LabelsOption) or config.labels is None:
         return dataset
     if config.label_split not in ("auto", "given", "none"):
-        problem = f"draws labels, and {config.labels} gives them"
-        raise ConfigError(f"--label-split {config.label_split}", problem, "Leave one of both out.")
+        problem = f"draws labels, but {config.labels} already provides them"
+        raise ConfigError(f"--label-split {config.label_split}", problem, "Remove one of the two options.")
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
         own = "hide"
@@ -384,7 +384,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
         raise ConfigError(
-            "--eval-split", f"{wanted} is used for training", "Choose another, or pass --split or --holdout."
+            "--eval-split", f"{wanted} is used for training", "Choose another split, or pass --split or --holdout."
         )
     with _asked_by("--eval-split"):
         rows = listing.in_split(wanted)
@@ -394,7 +394,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     if not (images.labels >= 0).any():
         if config.judging_split == "auto":
             return None
-        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
+        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another split, or none.")
     return images
 
 
@@ -412,7 +412,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         outside = int((given & ~in_training).sum())
         if outside and _has_labels_option(config):
             current_progress().message(
-                f"{outside:,} labels of images outside split train are not used: they are for testing"
+                f"{outside:,} labels of images outside split train are reserved for testing and not used"
             )
         given = given & in_training
     kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
@@ -460,7 +460,9 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
     for name, (value, owner) in used.items():
         if value is not None and kind != owner:
             raise ConfigError(
-                "--" + name.replace("_", "-"), f"has no effect with --label-split {kind}", f"It goes with {owner}."
+                "--" + name.replace("_", "-"),
+                f"has no effect with --label-split {kind}",
+                f"Pass --label-split {owner}.",
             )
     return kind
 

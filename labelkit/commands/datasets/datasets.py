@@ -71,7 +71,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     fault = DatasetIncomplete(
         str(dataset.root or spec.name),
         "; ".join(problems),
-        "Fetch it again if it should be the published set; what is there fits together and can be used as it is.",
+        "Download the data set again to get the published version; the existing files are consistent and can be used.",
         found=found,
         num_classes=num_classes,
     )

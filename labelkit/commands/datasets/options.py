@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.shared import DatasetOptions
+
+_DATA = panel("Data")
 
 
 class DatasetsConfig(DatasetOptions):
@@ -15,6 +15,6 @@ class DatasetsConfig(DatasetOptions):
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
-    dataset: str | None = Field(  # type: ignore[assignment]  # all of them without one
-        None, description="Data set to describe in detail; default: a summary of all.", json_schema_extra=option("Data")
+    dataset: str | None = _DATA(  # type: ignore[assignment]  # all of them without one
+        None, "Data set to describe in detail; default: a summary of all."
     )

@@ -160,7 +160,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images predicted jointly, the others from these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, and the rest from these")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
         progress.warning(f"{used:,} of {known:,} labels are used")
@@ -202,7 +202,8 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         )
     judge = RowClassifier(grouping.features, labels)
     class_of_group = grouping.class_of_group
-    shares = judge.shares(labels, grouping.group_ids, class_of_group)
+    weight = grouping.group_weight
+    shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)
     new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
@@ -212,6 +213,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             grouping.group_ids,
             class_of_group,
             new_share,
+            group_weight=weight,
             min_size=grouping.min_size,
             seed=config.seed,
         )
@@ -228,7 +230,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
-    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares)
+    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperatures=calibration.cautious
     )

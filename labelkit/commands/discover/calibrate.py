@@ -108,6 +108,7 @@ def hidden_label_evidence(
     *,
     min_size: int,
     seed: int,
+    group_weight: float = 1.0,
 ) -> Evidence | None:
     """Predict again with some labels hidden, and compare the predictions with the hidden labels.
 
@@ -119,6 +120,7 @@ def hidden_label_evidence(
         new_share: of the rows without a label, those taken to be of new classes; hidden classes weigh as much.
         min_size: rows of a group without a label.
         seed: of what is hidden.
+        group_weight: of new groups, in (0, 1].
 
     Returns:
         The evidence; ``None`` if no class has two labels.
@@ -147,7 +149,7 @@ def hidden_label_evidence(
             # as many shares in every round: groups that a round cannot make are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            shares = judge.shares(kept, ids, of_group)[:, : int(in_use.sum())]
+            shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
             looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, named_new, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import never_negative, split_rows
+from labelkit.commands.common.embeddings import never_negative, split_rows, stored_rows
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
 from labelkit.commands.discover.num_classes import choose_num_classes
@@ -74,15 +73,15 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
-            "the network was trained with labels of these classes, and separates them better than others: there are "
-            "likely more classes than estimated"
+            "the network was trained with labels of these classes, and separates them better than new classes, so "
+            "there are likely more classes than estimated"
         )
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
-            f"{count} classes instead of {judgement.choice.best}: no others have at least --min-size "
-            f"{config.min_size} images"
+            f"{count} classes instead of {judgement.choice.best}: all other groups have fewer than {config.min_size} "
+            "images (--min-size)"
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
@@ -146,8 +145,8 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
             f"{store.path}:/logits",
             "is missing: the model had no classifier, its classes differ from the labels here, or embed ran with "
             "--no-logits",
-            "Embed the training set of a method that has a classifier with its checkpoint, or use `labelkit "
-            "discover categories`.",
+            "Embed the training set with the checkpoint of a method that has a classifier, or use `labelkit discover "
+            "categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,11 @@ from labelkit.formatting import percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
 from labelkit.methods.few_labels.snowball_search import discover_confident
-from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.metrics.discovered import discovery_errors
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
-
-FoundT = TypeVar("FoundT", bound=Discovery)
 
 RESULT_KIND = "discovered"
 
@@ -56,12 +54,11 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
         DatasetError: labels that cannot be used: none, of one class only, none of some class.
         ConfigError: files that would be overwritten.
     """
-    task = _prepare(config, "snowball")
+    task = _prepare(config)
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
     features = [check_features(store, task.rows) for store in stores]
-
-    def find() -> Discovery:
-        return discover_confident(
+    with current_progress().task("looking for images", total=None):
+        found = discover_confident(
             features,
             task.given.labels,
             task.count,
@@ -71,11 +68,8 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
             seed=config.seed,
             num_classes=len(task.given.class_names),
             balance=config.balance,
-            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
-
-    found = _run(find)
     score = "mean rank" if config.fusion == "rank" else "distance"
     params = {"fused": [store.content_digest for store in stores[1:]]}
     return _finish(config, task, found, found.distance, score, params, {})
@@ -89,12 +83,11 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         DatasetError: labels that cannot be used: none, of one class only, none of some class.
         ConfigError: files that would be overwritten.
     """
-    task = _prepare(config, "lmcs")
+    task = _prepare(config)
     features = check_features(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
-
-    def find() -> CriticalDiscovery:
-        return discover_critical(
+    with current_progress().task("looking for images", total=None):
+        found = discover_critical(
             features,
             task.given.labels,
             task.count,
@@ -103,11 +96,8 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
             confine=config.confine,
             num_classes=len(task.given.class_names),
             balance=config.balance,
-            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
-
-    found = _run(find)
     by_distance = config.criterion == "min_distance"
     arrays: dict[str, NDArray[Any]] = {"discovered_entropy": found.entropy, "discovered_soft": found.soft}
     return _finish(
@@ -121,10 +111,10 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     )
 
 
-def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
+def _prepare(config: DiscoverFewConfig) -> _Task:
     """Read everything that can be refused."""
     store = open_store(config.index)
-    name = config.result or default_name
+    name = config.result or config.command[1]
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(
@@ -133,7 +123,7 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
         overwrite=config.overwrite,
         kind=RESULT_KIND,
         stage=" ".join(config.command),
-        params=_params(config),
+        params=dict(config.to_yaml_dict(operational=False)),
     )
     rows = split_rows(store, config.split)
     given = _given_labels(config, store, rows)
@@ -143,10 +133,6 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     if config.per_class is not None:
         count = [config.per_class if size else 0 for size in sizes.tolist()]
     return _Task(store, rows, given, count, table_path, name)
-
-
-def _params(config: DiscoverFewConfig) -> dict[str, object]:
-    return dict(config.to_yaml_dict(operational=False))
 
 
 def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
@@ -170,7 +156,7 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
         raise DatasetError(
             where,
             f"{len(missing)} of {len(sizes)} classes have no usable label: {names}{more}",
-            "Label an image of each (--labels FILE), or pass --missing-class skip to never predict them.",
+            "Label an image of each class (--labels FILE), or pass --missing-class skip to ignore these classes.",
         )
     if (
         len(there)
@@ -180,14 +166,8 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
     ):
         current_progress().message(
             f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; discovered images are "
-            "divided in the same proportions (--per-class: equally)"
+            "divided among the classes in the same proportions (pass --per-class for equal numbers)"
         )
-
-
-def _label_source(config: DiscoverFewConfig, given: UsableLabels) -> str:
-    if config.num_labels is not None:
-        return "drawn"
-    return next(iter(given.source), "store")
 
 
 def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
@@ -204,19 +184,11 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
         raise Mismatch(
             str(store.path),
-            f"holds other images than {first.path}: {len(mine & theirs)} of {first.n} and {store.n} are in both "
-            f"({examples})",
+            f"contains different images from {first.path}: {len(mine & theirs)} of {first.n} and {store.n} images are "
+            f"in both ({examples})",
             "Embed the same data set and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both
-
-
-def _run(find: Callable[[], FoundT]) -> FoundT:
-    with current_progress().task("looking for images", total=None):
-        found = find()
-    for warning in found.warnings:
-        current_progress().warning(warning)
-    return found
 
 
 def _finish(
@@ -230,18 +202,25 @@ def _finish(
 ) -> SimpleResult:
     """Write result and table, and report."""
     given = task.given
+    for warning in found.warnings:
+        current_progress().warning(warning)
     if found.exhausted:
         wanted = sum(report.quota for report in found.per_class if report.quota is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
-            f"found {len(found.indices)}{asked}, fewer images than requested: there are no more candidates"
+            f"only {len(found.indices)}{asked} images were found, since there are no more candidates"
         )
     path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
     errors = None
     truth = given.truth[found.indices]
     if (truth >= 0).any():
         errors = discovery_errors(
-            found.labels, truth, found.round, found.rank, num_given=int((given.labels >= 0).sum())
+            found.labels,
+            truth,
+            found.round,
+            found.rank,
+            num_given=int((given.labels >= 0).sum()),
+            class_names=given.class_names,
         )
     values: dict[str, object] = {
         "index": config.index,
@@ -255,7 +234,7 @@ def _finish(
         "score": score_name,
         "warnings": list(found.warnings),
         "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
-        "truth": None if errors is None else _errors_json(errors, given.class_names),
+        "truth": errors,
     }
     return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
@@ -292,9 +271,9 @@ def _write(
             **arrays,
         },
         params={
-            **_params(config),
+            **config.to_yaml_dict(operational=False),
             "given": int((given.labels >= 0).sum()),
-            "label_source": _label_source(config, given),
+            "label_source": "drawn" if config.num_labels is not None else next(iter(given.source), "store"),
             **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
             "per_class_report": [jsonable(asdict(report)) for report in found.per_class],
@@ -312,24 +291,10 @@ def _write(
     return path
 
 
-def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:
-    return {
-        **errors.to_dict(),
-        "per_round": [
-            {"round": share.number, "found": share.found, "wrong": share.wrong, "error": share.error}
-            for share in errors.per_round
-        ],
-        "per_class": [
-            {"class": class_names[share.number], "found": share.found, "wrong": share.wrong, "error": share.error}
-            for share in errors.per_class
-        ],
-    }
-
-
-def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> list[Table]:
+def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> list[Table]:
     given, names = task.given, task.given.class_names
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(names))
-    wrong_of = {} if errors is None else {share.number: share for share in errors.per_class}
+    wrong_of = {} if errors is None else {share["class"]: share for share in errors["per_class"]}
     critical = isinstance(found, CriticalDiscovery)
     columns = ["class", "labels", "candidates", *(["confined", "ambiguous"] if critical else [])]
     columns += ["wanted", "found", "distance", *(["wrong", "error %"] if errors else [])]
@@ -346,24 +311,24 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
         row += [sum(quotas) if quotas else None, taken]
         row.append(f"{np.nanmin(near):.3g} - {np.nanmax(far):.3g}" if taken else None)
         if errors is not None:
-            share = wrong_of.get(label)
-            row += [None, None] if share is None else [share.wrong, percent(share.error)]
+            share = wrong_of.get(names[label])
+            row += [None, None] if share is None else [share["wrong"], percent(share["error"])]
         cells.append(row)
     tables = [Table("classes", columns, cells)]
     held = int(sizes.sum())
     rounds: list[list[Cell]] = []
-    wrong_in = {} if errors is None else {share.number: share for share in errors.per_round}
+    wrong_in = {} if errors is None else {share["round"]: share for share in errors["per_round"]}
     for number in range(1, max((report.round for report in found.per_class), default=0) + 1):
         size = int((found.round == number).sum())
         held += size
         line: list[Cell] = [number, size, held]
         if errors is not None:
             share = wrong_in.get(number)
-            line += [None, None] if share is None else [share.wrong, percent(share.error)]
+            line += [None, None] if share is None else [share["wrong"], percent(share["error"])]
         rounds.append(line)
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
-    if errors is not None and errors.precision_of_first:
-        first = errors.precision_of_first
+    if errors is not None and errors["precision_of_first"]:
+        first = errors["precision_of_first"]
         tables.append(
             Table(
                 "right, in % of the first by rank",
@@ -395,7 +360,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         raise DatasetError(
             given.where,
             "has no usable labels, and this command needs some of every class",
-            "Label a few images in a file path,label and pass --labels FILE"
-            + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
+            "Write a CSV with columns path,label for some images of each class and pass it as --labels FILE"
+            + (", or pass --num-labels N to draw labels for an evaluation." if (given.truth >= 0).any() else "."),
         )
     return given

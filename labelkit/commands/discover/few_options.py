@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import CriticalSearchOptions, SearchOptions
 from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
+from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
-    STORE,
     AddedLabelsOption,
     OverwriteOption,
     SheetOption,
@@ -23,58 +22,42 @@ from labelkit.options.shared import (
     TableOption,
 )
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
-_LABELS: JsonDict = {"panel": "Labels"}
-_NUMBER: JsonDict = {"panel": "Number of images"}
-_RULE: JsonDict = {"panel": "Discovery"}
-_IMAGES: JsonDict = {"panel": "Images"}
+_LABELS = panel("Labels")
+_NUMBER = panel("Number of images")
+_DISCOVERY = panel("Discovery")
+_STORE = panel("Store", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_IMAGES = panel("Images")
 
 
 class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
     """Options shared by ``labelkit discover snowball`` and ``discover lmcs``."""
 
-    num_labels: int | None = Field(
+    num_labels: int | None = _LABELS(
         None,
+        "Use only this many of the store's labels, equally many per class, and hide all other labels (for evaluation).",
         ge=1,
-        description="For evaluation: use only this many of the store's labels, equally many per class, and hide the "
-        "others.",
-        json_schema_extra=_LABELS,
     )
-    label_seed: int = Field(0, ge=0, description="Random seed for drawing --num-labels.", json_schema_extra=_LABELS)
-    count: int | Literal["double"] = Field(
-        "double",
-        description="Number of images to find per round. double: as many as already have a label.",
-        json_schema_extra=_NUMBER,
+    label_seed: int = _LABELS(0, "Random seed for drawing --num-labels.", ge=0)
+    count: int | Literal["double"] = _NUMBER(
+        "double", "Number of images to find per round. double: as many as already have a label."
     )
-    per_class: int | None = Field(
-        None,
-        ge=1,
-        description="Number of images to find per class and round, instead of --count.",
-        json_schema_extra=_NUMBER,
+    per_class: int | None = _NUMBER(None, "Number of images to find per class and round, instead of --count.", ge=1)
+    missing_class: Literal["error", "skip"] = _DISCOVERY(
+        "error", "Handling of classes without a label: stop with an error, or never assign them."
     )
-    missing_class: Literal["error", "skip"] = Field(
-        "error",
-        description="Handling of classes without a label: stop with an error, or never assign them.",
-        json_schema_extra=_RULE,
-    )
-    rounds: int = Field(
-        1,
-        ge=1,
-        description="Number of rounds; each treats the images found in earlier rounds as labeled.",
-        json_schema_extra=_NUMBER,
-    )
+    rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
     @model_validator(mode="after")
     def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
         if self.labels is not None and self.num_labels is not None:
-            raise ValueError("give labels by --labels FILE or --num-labels N, not both")
+            raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
             raise ValueError(f"count must be >= 0, or double (value {self.count})")
         if self.per_class is not None and self.count != "double":
-            raise ValueError("give --count or --per-class, not both")
+            raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":
-            raise ValueError("--per-class goes with --balance balanced")
+            raise ValueError("--per-class requires --balance balanced")
         return self
 
 
@@ -83,26 +66,24 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
-    fuse_with: tuple[Path, ...] = Field(
+    fuse_with: tuple[Path, ...] = _STORE(
         (),
-        description="Comma-separated further stores of the same images, with features from other networks; --fusion "
-        "combines them.",
-        json_schema_extra=_STORE,
+        "Additional stores of the same images with features from other networks, comma-separated; "
+        "--fusion combines the features.",
     )
-    select: Literal["min", "far", "random", "max"] = Field(
+    select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        description="Which of the images near a class to take. min: the nearest; far: the farthest within a confident "
-        "set; random: drawn at random; max: the farthest.",
-        json_schema_extra=_RULE,
+        "Which of the images near a class to take. min: the nearest; far: the farthest within a confident set; "
+        "random: drawn at random; max: the farthest.",
     )
-    seed: int = Field(0, ge=0, description="Random seed for --select random.", json_schema_extra=_RULE)
+    seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
     @model_validator(mode="after")
     def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
         if self.fuse_with and self.fusion == "none":
-            raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
+            raise ValueError("--fuse-with requires --fusion distance, cascade or rank")
         if not self.fuse_with and self.fusion != "none":
-            raise ValueError("--fusion needs further stores: --fuse-with B.h5,C.h5")
+            raise ValueError("--fusion requires more stores: pass --fuse-with B.h5,C.h5")
         return self
 
 
@@ -120,50 +101,31 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
         "max_points": 5000,
     }
 
-    index: Path | None = Field(
-        None, description="Store in which the images were discovered; --map needs it.", json_schema_extra=STORE
-    )
-    result: str | None = Field(
+    index: Path | None = _STORE(None, "Store in which the images were discovered; --map needs it.", aliases=["--store"])
+    result: str | None = _STORE(
         None,
+        "Result from discover snowball or discover lmcs; default: the store's only such result.",
         pattern=RESULT_NAME,
-        description="Result from discover snowball or discover lmcs; default: the store's only such result.",
-        json_schema_extra=_STORE,
     )
-    table: Path | None = Field(
+    table: Path | None = _STORE(
         None,
-        description="Instead of --result: a CSV with columns path,label,score,rank,round, as discover writes it, or "
-        "discovered.csv from a training run.",
-        json_schema_extra=_STORE,
+        "CSV with columns path,label,score,rank,round to show instead of --result: a table written by "
+        "discover, or discovered.csv from a training run.",
     )
-    generation: int | None = Field(
-        None,
-        ge=0,
-        description="Generation to show if the table has several. Default: the last.",
-        json_schema_extra=_STORE,
+    generation: int | None = _STORE(None, "Generation to show if the table has several. Default: the last.", ge=0)
+    out: Path | None = _OUTPUT(None, "PNG for the contact sheet: a block per class, best rank first.", makes="png")
+    map: Path | None = _OUTPUT(
+        None, "PNG for a 2-D map: labeled, discovered and other images after each round.", makes="png"
     )
-    out: Path | None = Field(
-        None,
-        description="PNG for the contact sheet: a block per class, best rank first.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
-    map: Path | None = Field(
-        None,
-        description="PNG for a 2-D map: labeled, discovered and other images after each round.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
-    num_images: int = Field(10, ge=1, description="Number of images per class.", json_schema_extra=_IMAGES)
-    classes: tuple[str, ...] | None = Field(
-        None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
-    )
-    projection: Literal["pca", "tsne"] = Field(
-        "pca", description="Projection of the map: principal components, or t-SNE.", json_schema_extra=_OUTPUT
-    )
-    seed: int = Field(0, ge=0, description="Random seed.", json_schema_extra=_OUTPUT)
+    num_images: int = _IMAGES(10, "Number of images per class.", ge=1)
+    classes: tuple[str, ...] | None = _IMAGES(None, "Only these classes, comma-separated.")
+    projection: Literal["pca", "tsne"] = _OUTPUT("pca", "Projection of the map: principal components, or t-SNE.")
+    seed: int = _OUTPUT(0, "Random seed.", ge=0)
 
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
-            raise ValueError("give --result (beside the store) or --table (a CSV), not both")
+            raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
         if self.generation is not None and self.table is None:
-            raise ValueError("--generation goes with --table")
+            raise ValueError("--generation requires --table")
         return self

@@ -42,6 +42,7 @@ class Grouping:
         unit_rows: whether features are embeddings scaled to length 1.
         square_roots: whether they are the square roots of embeddings.
         looked_for_new: whether it was judged if there are classes without a label, and not said.
+        group_weight: of new groups against labeled classes, in (0, 1], by the evidence for classes without a label.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Grouping:
     unit_rows: bool = True
     square_roots: bool = False
     looked_for_new: bool = False
+    group_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     result, ids = _grouped(store, config)
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
-        raise StoreError(result.where, "groups no images", "Recreate it from this store.")
+        raise StoreError(result.where, "contains no groups of images", "Recreate the result from this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
@@ -123,7 +125,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     roots = unit and never_negative(store)
     features = square_roots(features) if roots else features
-    least = params.get("min_size")
+    least, weight = params.get("min_size"), params.get("group_weight")
     grouping = Grouping(
         name=result.name,
         stage=result.stage,
@@ -136,6 +138,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         unit_rows=unit,
         square_roots=roots,
         looked_for_new=params.get("chance_all_classes_labeled") is not None,
+        group_weight=weight if isinstance(weight, float) and 0 < weight <= 1 else 1.0,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
 
@@ -152,14 +155,14 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
     if config.num_clusters is not None:
         name = config.grouping or "categories"
     if name is None:
-        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
+        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without --num-classes."
         if "logits" in store.extras:
-            remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
+            remedy = "Run `labelkit discover head` on this store first, or pass --num-clusters."
         raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
     result = read_result(store, name, allow_stale=True)
     if result.stale:
-        problem = f"made from other content than {store.path} has now"
-        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        problem = f"was made from a different version of {store.path}"
+        raise Mismatch(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
@@ -200,9 +203,9 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which have labels now: it "
-            "was made without them",
-            f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which now have labels: the "
+            "result was made without these labels",
+            f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 

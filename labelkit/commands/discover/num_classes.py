@@ -45,6 +45,7 @@ class NumClassesChoice:
         is_lower_bound: the choice is the largest number that was tried: there are at least so many.
         is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
         chance_all_labeled: of such evidence for others, were every class labeled, if that was judged; a rough one.
+        group_weight: of groups without a label against labeled classes when an image is named, in (0, 1].
     """
 
     choice: NumClassesEstimate
@@ -53,6 +54,7 @@ class NumClassesChoice:
     is_lower_bound: bool = False
     is_upper_bound: bool = False
     chance_all_labeled: float | None = None
+    group_weight: float = 1.0
 
     def to_json(self) -> dict[str, object]:
         """Return the number of classes, its interval, its score curve and notes as JSON."""
@@ -66,6 +68,7 @@ class NumClassesChoice:
             "curve": [[number, score] for number, score in zip(choice.numbers, choice.scores, strict=True)],
             "notes": list(self.notes),
             "chance_all_classes_labeled": self.chance_all_labeled,
+            "group_weight": self.group_weight,
         }
 
     def table(self) -> Table | None:
@@ -105,13 +108,13 @@ def choose_num_classes(
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
             raise DatasetError(
-                where, "has no usable labels, but --new-classes is none", "Pass some labels, or another --new-classes."
+                where, "has no usable labels, but --new-classes is none", "Pass labels, or another --new-classes."
             )
         return _given(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
     if num_old == 1 and (labels >= 0).all():
-        problem = f"all {len(labels)} rows have a label of the same class, so that there is nothing to discover"
+        problem = f"all {len(labels)} images have labels of the same class, so there is nothing to discover"
         raise DatasetError(str(config.index), problem, "Add images without a label, or pass --no-own-labels.")
     return _estimated(config, features, labels, tree)
 
@@ -121,9 +124,9 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Nu
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
-        raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Raise it.")
+        raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Increase it.")
     if number > tree.most:
-        problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
+        problem = f"{number} classes, but the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
@@ -139,13 +142,13 @@ def _estimated(
     if (labels >= 0).all():
         return replace(_given(config, num_old, tree), notes=())
     if (rows == rows[0]).all():
-        problem = f"the {len(labels)} rows are all equal, so that nothing tells classes apart"
+        problem = f"all {len(labels)} embeddings are equal, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
     notes = [wrong] if wrong is not None else []
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
     some = config.new_classes == "some" or low > num_old
-    chance, choice = None, None
+    chance, choice, weight = None, None, 1.0
     if num_old > 1:
         numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
@@ -158,8 +161,8 @@ def _estimated(
             )
         if looked is None and not some:
             notes.append(
-                "no class has two labels, which would tell whether there are classes without one: if so, "
-                "pass --new-classes some, or how many"
+                "no class has two labels, so it is unknown whether there are classes without labels: if there are, "
+                "pass --new-classes some, or their number"
             )
             return replace(_given(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
@@ -171,17 +174,19 @@ def _estimated(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
             )
             if not some:
+                weight = looked.group_weight
                 notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
     if choice is None:
         with current_progress().task("number of classes", total=None):
             choice = by_density(rows, candidate_numbers(low, high))
-        notes.append("two labels in each of two classes or more would narrow the interval")
+        notes.append("two labels in each of at least two classes would narrow the interval")
     judgement = NumClassesChoice(
         choice,
         (low, high),
         is_lower_bound=choice.best == high and low < high,
         is_upper_bound=choice.best == low and low > max(2, num_old) and low < high,
         chance_all_labeled=chance,
+        group_weight=weight,
     )
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
 
@@ -201,8 +206,8 @@ def _no_others(
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
-        "all classes seem to have labels: labels that were hidden in turn show no others. If there are others, pass "
-        "--new-classes some, or how many"
+        "all classes seem to have labels: hiding labels in turn showed no further classes. If there are further "
+        "classes, pass --new-classes some, or their number"
     )
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 
@@ -211,9 +216,9 @@ def _note_of_end(judgement: NumClassesChoice) -> list[str]:
     """Say that the choice is no answer but a bound, and what to do."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
-        return [f"at most {best} classes: the fewest that --min-classes allowed fit best; lower it"]
+        return [f"at most {best} classes: the minimum that --min-classes allows fits best; lower --min-classes"]
     if judgement.is_lower_bound:
-        return [f"at least {best} classes: the most that were tried fit best; raise --max-classes, or label more"]
+        return [f"at least {best} classes: the maximum tried fits best; raise --max-classes, or label more images"]
     return []
 
 
@@ -240,16 +245,16 @@ def _bounds(
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
-            raise ConfigError(name, f"{number} is less than the {num_old} classes with labels", "Raise it.")
+            raise ConfigError(name, f"{number} is less than the {num_old} classes with labels", "Increase it.")
     if least > most:
-        problem = f"{num_rows} rows are too few to tell {least} classes or more"
+        problem = f"{num_rows} images are too few to distinguish {least} or more classes"
         raise DatasetError(str(config.index), problem, "Embed more images.")
     low = max(config.min_classes or 0, least)
     high = config.max_classes or min(most, max(low, min(_MOST_TRIED, num_rows // share)))
     if not low <= high <= most:
         at_fault = "--min-classes" if low > most else "--max-classes"
-        problem = f"cannot search from {low} to {high} classes among {num_rows} rows"
-        raise ConfigError(at_fault, problem, f"Choose it between {least if low > most else low} and {most}.")
+        problem = f"cannot search from {low} to {high} classes among {num_rows} images"
+        raise ConfigError(at_fault, problem, f"Choose a number from {least if low > most else low} to {most}.")
     return low, high
 
 
@@ -259,8 +264,8 @@ def _published(
     """Run GCD's search, over more numbers while the most that were tried fit best."""
     labeled = labels >= 0
     if not labeled.any():
-        problem = "has no labels that may be used, and --criterion published needs some"
-        raise DatasetError(where, problem, "Embed a data set with labels, or leave --criterion out.")
+        problem = "has no usable labels, but --criterion published needs some"
+        raise DatasetError(where, problem, "Embed a data set with labels, or remove --criterion published.")
     num_old, count = len(np.unique(labels[labeled])), int(labeled.sum())
     low, high = _bounds(config, num_old, most, len(labels), share=10)
     notes: list[str] = []
@@ -279,7 +284,7 @@ def _published(
         further = min(2 * high, most, _MOST_TRIED)
         if config.max_classes is not None or found.best < high or further <= high:
             break
-        notes.append(f"{high} classes, the most that were tried, fitted best; so up to {further} were tried")
+        notes.append(f"the maximum of {high} classes fitted best, so up to {further} classes were tried")
         high = further
     numbers, scores = zip(*sorted(found.curve), strict=True)
     top = max(scores)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
+from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME, PreviousOption
 from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOption, TableOption
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_OUTPUT = panel("Output", preset=False)
+_STORE = panel("Store", preset=False)
 
 
 class DiscoverCategoriesConfig(
@@ -33,8 +33,8 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="How to estimate the number of classes. auto: by hiding labels in turn; published: by the "
-        "accuracy of k-means on the labels, as in GCD.",
+        description="Method for estimating the number of classes. auto: hide labels in turn; published: maximize the "
+        "accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
     num_classes: int | None = Field(None, ge=1, description="Number of classes, if known; default: estimated.")
     min_size: int = Field(
@@ -52,20 +52,16 @@ class DiscoverCategoriesConfig(
         "--criterion published: a tenth of the images, extended up to 1,000 while the maximum fits best.",
     )
     seed: int = Field(0, ge=0, description="Random seed.")
-    plot: Path | None = Field(
-        None,
-        description="Also plot the curves in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    plot: Path | None = _OUTPUT(None, "Also plot the curves in this PNG.", makes="png")
 
     @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
         if self.plot is not None and self.num_classes is not None:
-            raise ValueError("--plot has nothing to draw with --num-classes; leave one out")
+            raise ValueError("--plot has nothing to draw if --num-classes is set: remove one of these options")
         for name in ("min_classes", "max_classes"):
             if self.num_classes is not None and getattr(self, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} is for a number that is estimated; leave out --num-classes"
+                    f"--{name.replace('_', '-')} applies only if the number is estimated: remove --num-classes"
                 )
         return self
 
@@ -92,19 +88,17 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
         "coverage": None,
     }
 
-    grouping: str | None = Field(
+    grouping: str | None = _STORE(
         None,
+        "Grouping to use, from discover head, discover categories or cluster ss-kmeans; default: the first of these "
+        "that exists.",
         pattern=RESULT_NAME,
-        description="Grouping to use, from discover head, discover categories or cluster ss-kmeans; default: the "
-        "first of these that exists.",
-        json_schema_extra=_STORE,
     )
-    num_clusters: int | None = Field(
+    num_clusters: int | None = _STORE(
         None,
+        "First group the images into this number of classes, as discover categories does. The result is named by "
+        "--grouping, else categories. Default: use an existing result.",
         ge=1,
-        description="First group the images into this number of classes, as discover categories does. The result is "
-        "named by --grouping, else categories. Default: use an existing result.",
-        json_schema_extra=_STORE,
     )
     min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which an image is unsure, in [0, 1].")
     calibration_labels: Path | None = Field(

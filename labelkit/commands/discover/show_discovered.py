@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_plane, tsne_plane
 from labelkit.commands.common.embeddings import check_features
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.images.plots import MapPanel, write_map_plot
-from labelkit.commands.common.images.read import AS_EMBEDDED, image_pixels, indexed_images
+from labelkit.commands.common.images.read import AS_EMBEDDED, indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND, SOURCES
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
@@ -101,12 +100,14 @@ def _check_request(config: ShowDiscoveredConfig) -> None:
             "show discovered", "there is nothing to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
         )
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "missing", "Pass a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
     if config.index is None and config.map is not None:
         raise ConfigError("--map", "needs the features of a store", "Pass --index.")
     if config.index is None and config.dataset is None:
         raise ConfigError(
-            "--dataset", "is missing: without a store, the location of the images is unknown", "Pass it, or --index."
+            "--dataset",
+            "is missing: without a store, the location of the images is unknown",
+            "Pass --dataset or --index.",
         )
 
 
@@ -120,11 +121,11 @@ def _images(config: ShowDiscoveredConfig, store: EmbeddingStore | None) -> Image
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: ImageDataset | None) -> _Shown:
     """Read result or table, with the truth where it is known."""
     given: dict[str, str] = {}
-    if store is not None:
-        truth = _names_by_id(store.sample_ids, store.labels, store.class_names)
-    else:
-        assert images is not None
-        truth = _names_by_id(images.sample_ids, images.labels, images.class_names)
+    of = store if store is not None else images
+    assert of is not None
+    truth: dict[str, str] = {}
+    if of.labels is not None:
+        truth = {of.sample_ids[i]: of.class_names[label] for i, label in enumerate(of.labels.tolist()) if label >= 0}
     if config.table is not None:
         found, what = read_discovered_table(config.table, config.generation), str(config.table)
         if store is not None and store.labeled is not None:
@@ -135,7 +136,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         result = _read_result(config, store)
         found, given = _from_result(result, store)
         what = f"{result.name} ({result.stage})"
-    known = set(store.sample_ids) if store is not None else set(images.sample_ids if images is not None else ())
+    known = set(of.sample_ids)
     strangers = [image.sample_id for image in found if image.sample_id not in known]
     if strangers:
         raise DatasetError(
@@ -145,30 +146,21 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
             "Pass the store or data set that the table belongs to.",
         )
     there = {image.label for image in found}
-    order = list(store.class_names if store is not None else images.class_names if images is not None else ())
-    order += sorted(there - set(order), key=natural_key)
+    order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_key)]
     classes = tuple(name for name in order if name in there)
     if config.classes is not None:
         missing = [name for name in config.classes if name not in there]
         if missing:
             raise ConfigError(
                 "--classes",
-                f"no image of {missing[0]!r} was discovered (classes with some: {', '.join(classes)})",
-                "Choose others.",
+                f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})",
+                "Choose classes with discovered images.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result contains no discovered images", "Raise --count.")
+        raise StoreError(str(config.index), "the result contains no discovered images", "Repeat with a larger --count.")
     return _Shown(found, given, truth, classes, what)
-
-
-def _names_by_id(
-    sample_ids: Sequence[str], labels: NDArray[np.int64] | None, class_names: Sequence[str]
-) -> dict[str, str]:
-    if labels is None:
-        return {}
-    return {sample_ids[row]: class_names[label] for row, label in enumerate(labels.tolist()) if label >= 0}
 
 
 def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
@@ -177,7 +169,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     Raises:
         StoreError: there is none or more than one, or it is of another kind.
     """
-    remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on it first."
+    remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on this store first."
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
@@ -196,7 +188,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
         raise NotAStore(str(store.path), "has no result with discovered images", remedy)
     if len(found) > 1:
         names = ", ".join(result.name for result in found)
-        raise ConfigError("--result", f"{store.path} has {len(found)} results of this kind: {names}", "Choose one.")
+        raise ConfigError("--result", f"{store.path} has {len(found)} such results: {names}", "Choose one of these.")
     return found[0]
 
 
@@ -225,7 +217,7 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 
 def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images: ImageDataset) -> Path:
     """A heading and lines of images for each class."""
-    row_of = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pixels_of = pixels_by_name(images)
     lines: list[list[Picture]] = []
     for name, count, wrong in _class_cells(shown):
         mine = [image for image in shown.found if image.label == name][: config.num_images]
@@ -235,11 +227,10 @@ def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images
             line = [Picture(None, heading, frame="none")]
             for image in mine[start : start + config.columns]:
                 right = shown.is_right(image)
-                row = row_of.get(image.sample_id)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
                 line.append(
                     Picture(
-                        None if row is None else image_pixels(images, row),
+                        pixels_of(image.sample_id),
                         (f"{image.rank}: {image.score:.3g}", below),
                         frame="plain" if right is None else "right" if right else "wrong",
                     )
@@ -271,7 +262,8 @@ def _write_map(
         else:
             points = tsne_plane(features, seed=config.seed)
     place_of = {int(row): place for place, row in enumerate(rows)}
-    number_of = {name: number for number, name in enumerate(_map_classes(shown))}
+    others_given = sorted(set(shown.given.values()) - set(shown.classes), key=natural_key)
+    number_of = {name: number for number, name in enumerate([*shown.classes, *others_given])}
     given = np.full(len(rows), -1, dtype=np.int64)
     for sample_id, name in shown.given.items():
         given[place_of[row_of[sample_id]]] = number_of[name]
@@ -290,11 +282,6 @@ def _write_map(
         panels.append(MapPanel(title, np.where(there, labels, -1), there & wrong))
     write_map_plot(path, points, given, panels, tuple(number_of), axis_names=axes)
     return path, shares
-
-
-def _map_classes(shown: _Shown) -> list[str]:
-    """Classes found, then others that labels were given of."""
-    return [*shown.classes, *sorted(set(shown.given.values()) - set(shown.classes), key=natural_key)]
 
 
 def _panel_rounds(last: int) -> list[int]:

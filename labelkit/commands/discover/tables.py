@@ -85,9 +85,9 @@ def read_discovered_table(path: Path, generation: int | None = None) -> list[Dis
                 raise ValueError(f"score {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
-            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Make it again.") from error
+            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Recreate the table.") from error
     if not found:
-        raise DatasetError(where, "contains no images", "Pass a table with at least one.")
+        raise DatasetError(where, "contains no images", "Pass a table with at least one image.")
     known = sorted({number for number, _ in found})
     if generation is not None and (_GENERATION not in columns or generation not in known):
         told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,19 +29,27 @@ from labelkit.commands.common.training_data import list_dataset, warn_of_lost_co
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
-from labelkit.commands.embed.views import ViewDraws, embed_views
-from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
+from labelkit.data.datasets import (
+    ArraySource,
+    FileSource,
+    ImageDataset,
+    ImageSource,
+    LimitedSource,
+    SelectedSource,
+    select_source,
+)
+from labelkit.data.views.recipes import StoredRecipe, stored_view
+from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
-from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import SilentTask, Task, current_progress
+from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.schema import VIEWS
+from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
@@ -63,43 +73,126 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         config = config.model_copy(update={"threads": share})
     if config.ray_address is not None:
         check_cluster(config.ray_address)
-    prepared = _prepare(config)
+    work = _prepare(config)
     if config.dry_run:
-        return describe_plan(config, prepared)
+        return describe_plan(work)
     progress = current_progress()
-    for note in prepared.dataset.notes:
+    for note in work.dataset.notes:
         progress.message(note)
     started = time.monotonic()
-    work = _begin(config, prepared)
-    embedded_now = _embed_pending(work)
-    store = _published(work)
+    begun = _begin(work)
+    work, run, patches = begun
+    embedded_now = _embed_pending(begun)
+    store = _published(begun)
     warn_of_lost_content(work.dataset, work.lost)
-    for warning in [*work.run.warnings, *(work.patches.warnings if work.patches is not None else [])]:
+    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:
         remember_model(store.model.weights_fingerprint, work.model.location)
     remember_images(store.content_digest, config.dataset, config.data_root)
-    return _summary(work, store, embedded_now, time.monotonic() - started)
+    return _summary(begun, store, embedded_now, time.monotonic() - started)
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """What is embedded how, before anything is written."""
+class ViewDraws:
+    """Augmented views to embed for each image: their number, recipe and seed.
 
+    Attributes:
+        count: of them.
+        augmentation: name of their recipe.
+        seed: of their random numbers.
+        spec: how each of them is made.
+    """
+
+    count: int
+    augmentation: StoredRecipe
+    seed: int
+    spec: ViewSpec
+
+    @classmethod
+    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
+        """Return the augmented views that the options ask for; ``None`` if they ask for none.
+
+        Args:
+            config: the options.
+            dataset: the images.
+            plain: how the network is shown an image that is not changed.
+        """
+        if config.views is None:
+            return None
+        recipe: StoredRecipe
+        if config.view_augmentation == "auto":
+            recipe = "box" if dataset.photographic else "digits"
+        else:
+            recipe = config.view_augmentation
+        spec = stored_view(
+            plain.size,
+            recipe,
+            interpolation=plain.interpolation,
+            chiral=dataset.chiral,
+            photographic=dataset.photographic,
+        )
+        return cls(config.views, recipe, config.view_seed, spec)
+
+    def record(self) -> dict[str, Any]:
+        """Return the description of augmented views that a store records, as plain JSON."""
+        unchanged = asdict(ViewSpec(self.spec.size))
+        numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
+        return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
+
+    def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments with which an ``EvalLoader`` also makes the views, whose keys depend on names alone."""
+        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
+        keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+        return {"more_views": (self.spec,) * self.count, "keys": keys, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is embedded how.
+
+    Attributes:
+        config, model, dataset, plan, runtime, computing: as their names say; the network is on its device.
+        order: columns of the classifier; ``None``: its output is left out.
+        reused: stores that rows are copied from.
+        draws: views that are embedded besides; ``None``: none.
+        patch_shape: of the feature map; ``None``: no patches are wanted.
+        reader: decodes images.
+        quick: the network by ONNX Runtime; ``None``: torch computes it.
+        lost: how it came that pixels keep next to nothing of an image, by row.
+    """
+
+    config: EmbedConfig
     model: EmbeddingNetwork
     dataset: ImageDataset
     plan: EmbeddingPlan
     runtime: Runtime
     computing: Computing
-    network: InferenceNetwork
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
     draws: ViewDraws | None
     patch_shape: tuple[int, int, int] | None
+    reader: Reader
+    quick: OnnxNetwork | None = None
+    lost: dict[int, str] = field(default_factory=dict)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return embeddings (b, d) of images (b, c, size, size)."""
+        if self.quick is not None:
+            return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
+        return self.model.network.embed(images)
 
 
-def _prepare(config: EmbedConfig) -> _Prepared:
-    """List the images, load the network, and plan."""
+class _Begun(NamedTuple):
+    """What is embedded how, and what makes the store and the patches, if any are wanted."""
+
+    work: _Work
+    run: EmbeddingRun
+    patches: PatchRun | None
+
+
+def _prepare(config: EmbedConfig) -> _Work:
+    """List the images, load the network, and plan; nothing is written."""
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
@@ -119,70 +212,31 @@ def _prepare(config: EmbedConfig) -> _Prepared:
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
-    with_logits = config.logits and order is not None and model.network.num_outputs > 0
+    with_logits = config.logits and order is not None and network.num_outputs > 0
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
     draws = ViewDraws.from_config(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(plan, reused, dataset)
-    return _Prepared(model, dataset, plan, runtime, computing, network, order, reused, draws, shape)
-
-
-def _begin(config: EmbedConfig, found: _Prepared) -> _Work:
-    """Begin or continue the run."""
-    model, network, draws, shape = found.model, found.network, found.draws, found.patch_shape
     # an unfinished run keeps the listing it began with; what was added since is for the next store
-    plan = continue_plan(config.out, found.plan)
-    dataset = _listed_as(found.dataset, plan)
-    patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
-    if patch_plan is not None:
-        PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
+    plan = continue_plan(config.out, plan)
+    dataset = _listed_as(dataset, plan)
+    reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
+    return _Work(config, model, dataset, plan, runtime, computing, order, reused, draws, shape, reader)
+
+
+def _begin(work: _Work) -> _Begun:
+    """Begin or continue the run."""
+    config, plan, network = work.config, work.plan, work.model.network
+    patch_plan = None
+    if work.patch_shape is not None:
+        patch_plan = plan_patches(config, network, plan, work.patch_shape)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    is_quick = found.computing.runtime == "onnx" and not run.already_done
-    quick = onnx_network(network, plan.model) if is_quick else None
-    reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
-    return _Work(
-        run, patches, dataset, model, network, quick, found.runtime, config, found.order, found.reused, draws, reader
-    )
-
-
-@dataclass(frozen=True)
-class _Work:
-    """All that it takes to embed a part.
-
-    Attributes:
-        run: makes the store.
-        patches: makes patches; ``None``: none are wanted.
-        dataset, model, network, runtime, config: what is embedded how; the network is on its device.
-        quick: the network by ONNX Runtime; ``None``: torch computes it.
-        order: columns of the classifier; ``None``: its output is left out.
-        reused: stores that rows are copied from.
-        draws: views that are embedded besides; ``None``: none.
-        reader: decodes images.
-        lost: how it came that pixels keep next to nothing of an image, by row.
-    """
-
-    run: EmbeddingRun
-    patches: PatchRun | None
-    dataset: ImageDataset
-    model: EmbeddingNetwork
-    network: InferenceNetwork
-    quick: OnnxNetwork | None
-    runtime: Runtime
-    config: EmbedConfig
-    order: NDArray[np.int64] | None
-    reused: tuple[EmbeddingStore, ...]
-    draws: ViewDraws | None
-    reader: Reader
-    lost: dict[int, str] = field(default_factory=dict)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Return embeddings (b, d) of images (b, c, size, size)."""
-        if self.quick is not None:
-            return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
-        return self.network.embed(images)
+    if work.computing.runtime == "onnx" and not run.already_done:
+        work = replace(work, quick=onnx_network(network, plan.model))
+    return _Begun(work, run, patches)
 
 
 def _workers(
@@ -190,29 +244,31 @@ def _workers(
 ) -> int:
     """How many processes decode; images in memory need none."""
     pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
-    images = 0 if isinstance(dataset.source, ArraySource) else len(dataset)
+    source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
+    images = 0 if isinstance(source, ArraySource) else len(dataset)
     batch_bytes = batch_size * model.network.input_spec.channels * pixels
     return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
 
 
-def _embed_pending(work: _Work) -> int:
+def _embed_pending(begun: _Begun) -> int:
     """Make the parts of store and patches that are not there yet; return how many images that were."""
-    rows_missing = set(work.run.pending_parts())
-    patches_missing = set() if work.patches is None else set(work.patches.pending_parts())
+    work, run, patches = begun
+    rows_missing = set(run.pending_parts())
+    patches_missing = set() if patches is None else set(patches.pending_parts())
     parts = [(k, k in rows_missing, k in patches_missing) for k in sorted(rows_missing | patches_missing)]
-    sizes = {k: stop - start for k, *_ in parts for start, stop in [work.run.part_range(k)]}
+    sizes = {k: stop - start for k, *_ in parts for start, stop in [run.part_range(k)]}
     config, embedded = work.config, 0
     if not parts:
         return 0
     if config.processes > len(parts):
         current_progress().message(
-            f"only {len(parts)} of {config.processes} processes have work, in parts of {work.run.plan.part_rows:,} "
+            f"only {len(parts)} of {config.processes} processes have work, in parts of {run.plan.part_rows:,} "
             "images: lower --part-rows"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
         if config.ray_address is None and min(config.processes, len(parts)) == 1:
             for part in parts:
-                embedded += _embed_part(work, *part, task)
+                embedded += _embed_part(begun, *part, task)
             return embedded
         device = work.runtime.device.type  # other nodes might choose another one
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
@@ -231,10 +287,9 @@ def _embed_pending(work: _Work) -> int:
 
 
 @lru_cache(maxsize=1)
-def _begun(options: str) -> _Work:
+def _begun(options: str) -> _Begun:
     """What a process of a pool prepares once."""
-    config = EmbedConfig.model_validate(json.loads(options))
-    return _begin(config, _prepare(config))
+    return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
 
 def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
@@ -247,14 +302,14 @@ def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[in
     Returns:
         How many images were embedded, and how it came that pixels keep next to nothing of an image, by row.
     """
-    work = _begun(options)
-    work.lost.clear()
-    return _embed_part(work, *part, SilentTask()), dict(work.lost)
+    begun = _begun(options)
+    begun.work.lost.clear()
+    return _embed_part(begun, *part, Task()), dict(begun.work.lost)
 
 
-def _published(work: _Work) -> EmbeddingStore:
+def _published(begun: _Begun) -> EmbeddingStore:
     """Put the parts together, of the store first; return it."""
-    run, patches = work.run, work.patches
+    work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
         run.publish(work.config.max_bad_fraction, shards)
@@ -263,22 +318,25 @@ def _published(work: _Work) -> EmbeddingStore:
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` changes that")
+        current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
     return store
 
 
-def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+def _summary(begun: _Begun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
     """What is said in the end."""
-    out, patches = work.config.out, work.patches
-    already_done = work.run.already_done and (patches is None or patches.already_done)
-    plain = store_summary(store, seconds, embedded_now, already_done=already_done, num_reused=work.run.plan.num_reused)
+    work, run, patches = begun
+    out = work.config.out
+    already_done = run.already_done and (patches is None or patches.already_done)
+    plain = store_summary(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
     values, tables, paths = plain.values, list(plain.shown), [out]
     if work.reused:
+        reused = run.plan.reused
         shown: list[list[Cell]] = [
-            [path, count] for path, count in zip(work.config.reuse or (), _reused_of_each(work), strict=True)
+            [path, 0 if reused is None else int((reused[:, 0] == number).sum())]
+            for number, path in enumerate(work.config.reuse or ())
         ]
         tables.append(Table("copied, not computed", ["from", "rows"], shown))
     if patches is not None:
@@ -293,11 +351,6 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
     if store.skipped:
         tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
-
-
-def _reused_of_each(work: _Work) -> list[int]:
-    reused = work.run.plan.reused
-    return [0 if reused is None else int((reused[:, 0] == number).sum()) for number in range(len(work.reused))]
 
 
 def _some_images(
@@ -320,9 +373,9 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         place = {name: row for row, name in enumerate(dataset.sample_ids)}
         gone = [name for name in ids if name not in place]
         if gone:
-            problem = f"{len(gone)} images are gone since this run began, first: {gone[0]!r}"
-            raise DatasetError(dataset.name, problem, "Restore them, or choose another --out.")
-        source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
+            problem = f"{len(gone)} images have disappeared since this run began, first: {gone[0]!r}"
+            raise DatasetError(dataset.name, problem, "Restore these images, or choose another --out.")
+        source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
         if isinstance(dataset.source, LimitedSource):
@@ -377,17 +430,14 @@ def _plan(
     )
 
 
-def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
+def _embed_part(begun: _Begun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
     """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
 
     The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
     """
-    run = work.run
+    work, run, patches = begun
     start, end = run.part_range(k)
-    collector: PatchCollector | None = None
-    if with_patches:
-        assert work.patches is not None
-        collector = PatchCollector(work.patches, k, work.model.view)
+    collector = PatchCollector(patches, k, work.model.view) if with_patches and patches is not None else None
     rows = np.arange(start, end, dtype=np.int64)
     copied = rows[:0]
     if run.plan.reused is not None:
@@ -399,7 +449,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        further = [*run.plan.widths, *([VIEWS] if run.plan.num_views else [])]
+        further = [*run.plan.extras, *([VIEWS] if run.plan.num_views else [])]
         others = copy_rows(work.reused, run.plan.reused[copied], further)
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
@@ -414,14 +464,14 @@ def _embed_rows(
     work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
     """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
-    runtime, config, network, order = work.runtime, work.config, work.network, work.order
-    plan = work.run.plan
+    runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
+    plan = work.plan
     found: dict[str, list[NDArray[Any]]] = {
         "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
         "sha256": [np.zeros((0, 32), dtype=np.uint8)],
         "file_sizes": [np.zeros(0, dtype=np.uint64)],
         "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
-        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.widths.items()},
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.extras.items()},
     }
     if work.draws is not None:
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
@@ -448,8 +498,9 @@ def _embed_rows(
         keep = batch.readable
         embedded = features.float().cpu().numpy()[keep]
         if work.draws is not None:
-            with runtime.autocast():
-                found[VIEWS].append(embed_views(batch, keep, work.embed))
+            with torch.inference_mode(), runtime.autocast():
+                views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
+            found[VIEWS].append(np.concatenate(views, axis=1))
         if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
@@ -470,49 +521,20 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def _embed(
-    plan: EmbeddingPlan,
-    runtime: Runtime,
-    model: EmbeddingNetwork,
-    quick: OnnxNetwork | None,
-    dataset: ImageDataset,
-    draws: ViewDraws | None,
-    count: int,
-) -> None:
-    """Embed the first images, and wait until that is done."""
-    loader = model.loader(
-        dataset,
-        plan.batch_size,
-        rows=np.arange(count, dtype=np.int64),
-        device=runtime.device,
-        fast_decode="fast_decode" in plan.model.numerics,
-        **({} if draws is None else draws.loader_options(dataset.sample_ids)),
-    )
-    for batch in loader:
-        for images in (batch.images, *batch.views):
-            with torch.inference_mode(), runtime.autocast():
-                if quick is not None:
-                    quick.embed(images.contiguous().numpy())
-                else:
-                    model.network.embed(images).float().cpu()
-    runtime.wait()
-
-
-def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
+def describe_plan(work: _Work) -> SimpleResult:
     """Estimate the time of an embedding by timing two batches of real images after a warm-up batch, writing nothing.
 
     A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
     """
-    runtime, computing, model, dataset = found.runtime, found.computing, found.model, found.dataset
-    plan, shape, draws = found.plan, found.patch_shape, found.draws
+    config, runtime, computing, model, dataset = work.config, work.runtime, work.computing, work.model, work.dataset
+    plan, shape, draws = work.plan, work.patch_shape, work.draws
     quick = cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
-    timed = min(len(dataset), 2 * plan.batch_size)
-    _embed(
-        plan, runtime, model, quick, dataset, draws, min(timed, plan.batch_size)
-    )  # a device starts up, and chooses kernels
+    work = replace(work, quick=quick)
+    rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
+    _embed_rows(work, rows[: plan.batch_size], None, Task())  # a device starts up, and chooses kernels
     started = time.perf_counter()
-    _embed(plan, runtime, model, quick, dataset, draws, timed)
-    seconds = (time.perf_counter() - started) / timed
+    _embed_rows(work, rows, None, Task())
+    seconds = (time.perf_counter() - started) / len(rows)
     at_once = min(config.processes, plan.num_parts)
     width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())

@@ -148,7 +148,7 @@ def class_columns(
     if set(names) != set(trained_names):
         if wanted:
             current_progress().message(
-                "the run's classifier has other classes than the labels here: its logits are not stored"
+                "the classes of the run's classifier differ from the labels here, so its logits are not stored"
             )
         return None
     # old classes ascending, then the anonymous columns
@@ -173,7 +173,7 @@ def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
     for name in names:
         if not _is_any_set(config, (name,)):
             continue
-        remedy = "Leave it out."
+        remedy = f"Remove {flag(name)}."
         if name not in _HOLDING:
             remedy += (
                 " After training without labels (--label-split none), --label-split or --old-classes chooses them."

@@ -76,14 +76,14 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
         Mismatch: names the keys that differ.
     """
     if not store.has_images:
-        problem = "its rows were imported without their images, so that it is not known what they are rows of"
-        raise Mismatch(str(store.path), problem, "Leave it out of --reuse.")
+        problem = "its embeddings were imported without images, so they cannot be assigned to images"
+        raise Mismatch(str(store.path), problem, "Remove this store from --reuse.")
     keys = store.model.differences(plan.model)
     numerics = differing_keys(store.model.numerics, plan.model.numerics)
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
     own = {"dim": store.dim, "dtype": str(store.embeddings.dtype), "normalized": store.normalized}
     keys.extend(key for key, value in own.items() if getattr(plan, key) != value)
-    for name, width in (plan.extras or {}).items():
+    for name, width in plan.extras.items():
         there = store.extras.get(name)
         if there is None or there.shape[1] != width:
             keys.append(name)
@@ -92,8 +92,8 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     if plan.views is not None:
         keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
     if keys:
-        remedy = "Leave it out of --reuse, or embed with the same model and options."
-        raise Mismatch(str(store.path), f"was not embedded as this run does: {', '.join(keys)} differ", remedy)
+        remedy = "Remove this store from --reuse, or embed with the same model and options."
+        raise Mismatch(str(store.path), f"was embedded differently from this run: {', '.join(keys)} differ", remedy)
 
 
 def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:

@@ -55,8 +55,8 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     run = load_run(config.checkpoint, config.which)
     made_by = recorded_rows(run.saved, str(run.folder / SPLIT))
     if made_by is None:
-        problem = f"{config.checkpoint} was trained on images, and {config.index} holds rows"
-        raise ConfigError("--index", problem, "Train on rows: `labelkit train simgcd --index STORE.h5`.")
+        problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"
+        raise ConfigError("--index", problem, "Train on embeddings: `labelkit train simgcd --index STORE.h5`.")
     data = RowData.from_store(config.index)
     _check_same_model(config, run, data.store, made_by)
     runtime = Runtime(device=config.device, threads=config.threads)
@@ -83,7 +83,7 @@ def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStor
     if keys:
         raise Mismatch(
             str(store.path),
-            f"was made by another model than the rows of the run {config.checkpoint}: {', '.join(keys)} differ",
+            f"was made by a different model from the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
             f"Embed the images with {made_by.name} from {made_by.source} first.",
         )
 
@@ -112,7 +112,7 @@ def _is_done(config: EmbedConfig, digest: str) -> bool:
         return False
     if open_store(config.out).plan_digest == digest:
         return True
-    raise output_exists(config.out, state="and was made from other rows, another model or other options")
+    raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
 
 
 def _write(

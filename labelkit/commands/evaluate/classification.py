@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelkit.algorithms.matching import contingency
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
-from labelkit.data.image_bank import ImageBank
+from labelkit.commands.evaluate.probes import EvalImages, held_out_images
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
 from labelkit.methods.registry import METHODS
 from labelkit.metrics.classification import (
-    confusion_matrix,
     per_class_accuracy,
     share_interval,
     shot_groups,
@@ -83,14 +81,14 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     num_classes = len(scored.class_names)
     _warn_of_unseen(scored)
     predictions = scored.scores.argmax(axis=1)
-    matrix = confusion_matrix(predictions, scored.labels, num_classes)
+    matrix = contingency(scored.labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, scored.labels, num_classes)
-    groups = shot_groups(scored.train_counts, "auto")
+    groups = shot_groups(scored.train_counts)
     entries = _group_scores(scored, groups, per_class, config)
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "source": scored.source,
         "split": scored.split,
-        "scores": [asdict(entry) for entry in entries],
+        "scores": entries,
         "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
         "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
@@ -109,7 +107,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     if store is not None:
         params = {"split": scored.split, "groups": "auto", "seen_only": False}
         made = store_scores(config, store, values, params)
-    return SimpleResult(values, made, _tables(config, scored, entries, values, per_class, matrix))
+    return SimpleResult(values, made, _tables(config, values))
 
 
 def _warn_of_unseen(scored: _Scored) -> None:
@@ -118,29 +116,9 @@ def _warn_of_unseen(scored: _Scored) -> None:
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
         current_progress().warning(
-            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}); their "
-            "prototypes can still win"
+            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}), but can "
+            "still be predicted"
         )
-
-
-@dataclass(frozen=True)
-class _GroupScore:
-    """Scores of the images of some classes, as ``--json`` gives them; the interval holds 95 % of the draws."""
-
-    classes: str
-    num_classes: int
-    images: int
-    accuracy: float
-    interval: tuple[float, float] | None
-    top5_accuracy: float | None
-    balanced_accuracy: float
-
-    def cells(self) -> list[Cell]:
-        """Return the scores as a table row, in %."""
-        low_high = None if self.interval is None else percent_range(*self.interval)
-        top5 = None if self.top5_accuracy is None else percent(self.top5_accuracy)
-        rest: list[Cell] = [percent(self.accuracy), low_high, top5, percent(self.balanced_accuracy)]
-        return [self.classes, self.num_classes, self.images, *rest]
 
 
 def _group_scores(
@@ -148,8 +126,8 @@ def _group_scores(
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
     config: EvaluateClassificationConfig,
-) -> list[_GroupScore]:
-    """Score all images, and those of each group of classes that has some."""
+) -> list[dict[str, Any]]:
+    """Score all images, and those of each group of classes that has some; the interval holds 95 % of the draws."""
     labels, scores = scored.labels, scored.scores
     right = scores.argmax(axis=1) == labels
     num_classes = len(scored.class_names)
@@ -166,34 +144,44 @@ def _group_scores(
             interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
         top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
         balanced = float(np.nanmean(per_class[classes]))
-        found.append(_GroupScore(name, len(classes), count, hits / count, interval, top5, balanced))
+        found.append(
+            {
+                "classes": name,
+                "num_classes": len(classes),
+                "images": count,
+                "accuracy": hits / count,
+                "interval": interval,
+                "top5_accuracy": top5,
+                "balanced_accuracy": balanced,
+            }
+        )
     return found
 
 
-def _tables(
-    config: EvaluateClassificationConfig,
-    scored: _Scored,
-    entries: list[_GroupScore],
-    values: dict[str, object],
-    per_class: NDArray[np.float64],
-    matrix: NDArray[np.int64],
-) -> tuple[Table, ...]:
+def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> tuple[Table, ...]:
+    scores: list[list[Cell]] = [
+        [
+            *(entry[key] for key in ("classes", "num_classes", "images")),
+            percent(entry["accuracy"]),
+            None if entry["interval"] is None else percent_range(*entry["interval"]),
+            None if entry["top5_accuracy"] is None else percent(entry["top5_accuracy"]),
+            percent(entry["balanced_accuracy"]),
+        ]
+        for entry in values["scores"]
+    ]
     tables = [
         Table(
-            f"accuracy in % on split {scored.split}; balanced: mean over classes",
+            f"accuracy in % on split {values['split']}; balanced: mean over classes",
             ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
-            [entry.cells() for entry in entries],
+            scores,
         )
     ]
-    confusions = values["confusions"]
-    assert isinstance(confusions, list)
-    if confusions:
-        shown: list[list[Cell]] = [[entry["true"], entry["named"], entry["images"]] for entry in confusions]
+    if values["confusions"]:
+        shown: list[list[Cell]] = [list(entry.values()) for entry in values["confusions"]]
         tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
     if config.per_class:
         table: list[list[Cell]] = [
-            [name, int(scored.train_counts[i]), int(matrix[i].sum()), percent(float(per_class[i]))]
-            for i, name in enumerate(scored.class_names)
+            [one["class"], one["train_images"], one["images"], percent(one["accuracy"])] for one in values["per_class"]
         ]
         tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
     return tuple(tables)
@@ -220,7 +208,9 @@ def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], nu
 
 def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
     if store.labels is None or not store.class_names:
-        raise StoreError(f"{store.path}:/labels", "there are no labels to compare with", "Embed a set with labels.")
+        raise StoreError(
+            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a set with labels."
+        )
     if "logits" not in store.extras:
         raise StoreError(
             str(store.path),
@@ -232,7 +222,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
         split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
         raise ConfigError(
-            "--split", f"{store.path} has neither a test nor a val split", "Name one; all scores every image."
+            "--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all images with all."
         )
     rows = split_rows(store, split)
     known = np.asarray(store.labels, dtype=np.int64)
@@ -258,7 +248,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
 def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored:
     model = run_network(checkpoint, config.which)
     if not model.network.num_outputs or model.run_split is None:
-        raise CheckpointError(str(checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
+        raise CheckpointError(str(checkpoint), "has no classifier", "Embed with it and use `evaluate knn`.")
     is_run = (checkpoint / CONFIG).is_file()
     name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
     known = METHODS[name].config.model_fields
@@ -269,39 +259,28 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
             f"{name} discovers categories, so its classes have no names to compare",
             "Use `evaluate clustering` on a store.",
         )
-    changes: dict[str, object] = {"eval_split": config.split}
-    if config.data_root is not None:
-        changes["data_root"] = config.data_root
-    run_config = run_config.model_copy(update=changes)
-    prepared = prepare_data(run_config)
+    run_config, prepared, images = held_out_images(run_config, config.split, config.data_root)
     if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
         raise CheckpointMismatch(
             str(checkpoint),
-            f"has scores for {len(model.run_split['class_names'])} classes, the data now have "
-            f"{len(prepared.dataset.class_names)}, or other names",
-            "Give the data as they were in training.",
-        )
-    images = eval_images(run_config, prepared)
-    if images is None:
-        raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+            f"has scores for {len(model.run_split['class_names'])} classes, but the data now have "
+            f"{len(prepared.dataset.class_names)} classes, or other class names",
+            "Pass the same data as in training.",
         )
     runtime = Runtime(device=config.device, threads=config.threads)
-    network, spec = model.network.to(runtime.device), model.network.input_spec
-    bank = ImageBank(images, channels=images.in_channels, base_size=spec.size, device=runtime.device)
-    bank.check(run_config.max_bad_fraction)
-    rows = bank.rows[images.labels[bank.rows] >= 0]
-    loader = EvalLoader(
-        bank,
-        model.view,
-        rows=rows,
-        batch_size=config.batch_size or images_at_once(runtime.device),
-        normalize=Normalize(spec.mean, spec.std),
-        num_workers=run_config.num_workers or 0,
-    )
+    network = model.network.to(runtime.device)
+    judged = EvalImages.for_network(
+        images,
+        network,
+        runtime.device,
+        base_size=network.input_spec.size,
+        num_workers=run_config.num_workers,
+        max_bad_fraction=run_config.max_bad_fraction,
+    ).labeled()
+    loader = judged.batches(model.view, judged.rows, config.batch_size or images_at_once(runtime.device))
     outputs: list[NDArray[np.float32]] = []
     visited: list[NDArray[np.int64]] = []
-    with torch.inference_mode(), current_progress().task("classify", total=len(rows)) as task:
+    with torch.inference_mode(), current_progress().task("classify", total=len(judged.rows)) as task:
         for batch in loader:
             outputs.append(network.classify(network.embed(batch.images)).float().cpu().numpy())
             visited.append(batch.rows)

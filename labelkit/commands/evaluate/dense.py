@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.commands.common.results import jsonable
-from labelkit.commands.evaluate.dense_options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
@@ -29,6 +30,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
 from labelkit.models.weights.files import fingerprint
+from labelkit.protocols.segmentation.segmenter import Segmenter
 from labelkit.store.commit import commit_bytes
 from labelkit.training.devices import Runtime
 
@@ -58,10 +60,9 @@ class PixelPatchNetwork(PixelNetwork):
             raise ConfigError(
                 "--image-size",
                 f"{height} x {width} pixels are not a multiple of the patch size {side}",
-                "Choose another.",
+                "Choose another size.",
             )
-        columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
-        return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
+        return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
 
 _PIXEL_SIZE = 64
@@ -77,7 +78,7 @@ class FrozenNetwork:
         batch_size: images per forward pass.
     """
 
-    network: InferenceNetwork
+    network: InferenceNetwork | Segmenter
     size: int
     batch_size: int
 
@@ -152,12 +153,12 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
-            config.dataset, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
         kind = "number the objects of films" if classes else "are classes, not objects of films"
         raise DatasetError(
-            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` for it."
+            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` instead."
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _network(config, dataset)
@@ -199,8 +200,8 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, the network takes {channels}"
-        raise ConfigError("--dataset", problem, "Choose another network or set.")
+        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network takes {channels}"
+        raise ConfigError("--dataset", problem, "Choose another network or data set.")
 
 
 def choose_rows(
@@ -226,7 +227,7 @@ def choose_rows(
             raise ConfigError(
                 option,
                 f"{dataset.name} has none of the splits {', '.join(order)}",
-                f"Name one of: {', '.join(dataset.split_names) or 'all'}.",
+                f"Choose one of: {', '.join(dataset.split_names) or 'all'}.",
             )
         split = known[0]
     rows = dataset.in_split(None if split == "all" else split)
@@ -262,51 +263,34 @@ def choose_splits(
     )
     if len(np.intersect1d(train_rows, eval_rows)):
         raise ConfigError(
-            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose two splits."
+            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose different splits."
         )
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
-@dataclass(frozen=True)
-class MaskScores:
-    """Segmentation scores over several seeds: mean IoU, pixel accuracy, and scores per class.
+def mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
+    """Average segmentation scores over several seeds, as plain JSON.
 
-    Attributes:
-        names: the c classes.
-        mean_iou: mean, spread and values, see :func:`mean_and_std`.
-        pixel_accuracy: likewise.
-        iou: (c,) mean of every class, NaN where there is none.
-        accuracy: (c,) likewise.
+    Args:
+        scores: one for each seed.
+        names: of the c classes.
+
+    Returns:
+        ``mean_iou`` and ``pixel_accuracy`` as :func:`mean_and_std` has them, and ``per_class`` the means of IoU and
+        accuracy of every class, NaN where there is none.
     """
-
-    names: Sequence[str]
-    mean_iou: dict[str, object]
-    pixel_accuracy: dict[str, object]
-    iou: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-
-    @classmethod
-    def average(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
-        """Average the segmentation scores of all seeds."""
-        iou, accuracy = class_means(scores)
-        return cls(
-            names,
-            mean_and_std([score.mean_iou for score in scores]),
-            mean_and_std([score.pixel_accuracy for score in scores]),
-            iou,
-            accuracy,
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mean of empty slice")
+        iou, accuracy = (
+            np.nanmean([getattr(score, name) for score in scores], axis=0) for name in ("iou", "class_accuracy")
         )
-
-    def values(self) -> dict[str, object]:
-        """Return the segmentation scores as plain JSON."""
-        return {
-            "mean_iou": self.mean_iou,
-            "pixel_accuracy": self.pixel_accuracy,
-            "per_class": [
-                {"class": name, "iou": float(self.iou[i]), "accuracy": float(self.accuracy[i])}
-                for i, name in enumerate(self.names)
-            ],
-        }
+    return {
+        "mean_iou": mean_and_std([score.mean_iou for score in scores]),
+        "pixel_accuracy": mean_and_std([score.pixel_accuracy for score in scores]),
+        "per_class": [
+            {"class": name, "iou": float(iou[i]), "accuracy": float(accuracy[i])} for i, name in enumerate(names)
+        ],
+    }
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
@@ -341,16 +325,6 @@ def percent_and_std(score: dict[str, object]) -> str:
     return str(percent(mean)) + (f" ± {percent(spread)}" if isinstance(spread, float) else "")
 
 
-def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Average IoU and accuracy of each class (c,) over several scores; NaN where a class has none."""
-    means = []
-    for values in (np.stack([score.iou for score in scores]), np.stack([score.class_accuracy for score in scores])):
-        known = np.isfinite(values)
-        total = np.where(known, values, 0).sum(axis=0)
-        means.append(np.divide(total, known.sum(axis=0), out=np.full(len(total), np.nan), where=known.any(axis=0)))
-    return means[0], means[1]
-
-
 _WHITE = np.array([255, 255, 255], dtype=np.uint8)
 _LEGEND_WIDTH = 4
 
@@ -373,12 +347,10 @@ class MaskPicture(NamedTuple):
 
 def mask_colors(number: int) -> NDArray[np.uint8]:
     """Return the PASCAL VOC colormap, (number, 3), which starts with black."""
-    colors = np.zeros((number, 3), dtype=np.uint8)
-    for label in range(number):
-        for bit in range(8):
-            for channel in range(3):
-                colors[label, channel] |= ((label >> (3 * bit + channel)) & 1) << (7 - bit)
-    return colors
+    labels, bits = np.arange(number)[:, None, None], np.arange(8)
+    # bit 3 k + channel of a label is bit 7 - k of its color
+    colors = ((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)
+    return np.asarray(colors.sum(axis=2), dtype=np.uint8)
 
 
 def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from labelkit.commands.evaluate.dense import (
     percent_and_std,
     write_scores,
 )
-from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
+from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import Draws, keyed_generator
 from labelkit.data.object_images import (
@@ -44,13 +44,8 @@ from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
-from labelkit.protocols.detection.average_precision import Boxes, voc_scores
-from labelkit.protocols.detection.detector import (
-    DetectionBackbone,
-    DetectorSize,
-    build_detector,
-    keep_statistics,
-)
+from labelkit.protocols.detection.average_precision import voc_scores
+from labelkit.protocols.detection.detector import DetectionBackbone, build_detector, keep_statistics
 from labelkit.training.devices import Runtime
 
 _WARMUP = 500
@@ -87,7 +82,6 @@ def train_detector(
     runtime: Runtime,
     *,
     seed: int,
-    advance: Callable[[int], None] = lambda number: None,
 ) -> nn.Module:
     """Train a detector on a backbone with AdamW, by the sum of its losses.
 
@@ -98,7 +92,6 @@ def train_detector(
         rows: images to train on, each with an object.
         runtime: where, and in which precision.
         seed: of the new weights, the order, mirror images and samples.
-        advance: told how many steps were done.
 
     Returns:
         torchvision's model, in evaluation mode.
@@ -109,8 +102,16 @@ def train_detector(
         DatasetError: an image or an outline cannot be used.
     """
     updates, num_classes = Updates.for_images(config, len(rows)), len(dataset.object_classes)
-    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
-    detector = build_detector(network, config.detector, num_classes, size=size, seed=seed)
+    detector = build_detector(
+        network,
+        config.detector,
+        num_classes,
+        shorter_side=config.shorter_side,
+        longer_side=config.longest_side,
+        proposals=config.proposals,
+        samples=config.samples_per_image,
+        seed=seed,
+    )
     body: DetectionBackbone = detector.backbone
     body.autocast = runtime.autocast
     if not config.tune:
@@ -121,12 +122,13 @@ def train_detector(
     keep_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
-    detector.transform.min_size = config.train_sizes or (config.shorter_side,)
-    with _seeded(runtime.device, seed):
+    progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
+    with _seeded(runtime.device, seed), progress as task:
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * updates.factor(step)
-            losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
+            moved = [{name: value.to(runtime.device) for name, value in target.items()} for target in targets]
+            losses = detector(_on(images, runtime), moved)
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
@@ -135,8 +137,7 @@ def train_detector(
                 )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
-            advance(1)
-    detector.transform.min_size = (config.shorter_side,)
+            task.advance(1)
     trained: nn.Module = detector.eval()
     return trained
 
@@ -156,7 +157,7 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
     depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
     if config.layer_decay < 1 and not depth:
         raise ConfigError(
-            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Leave it out, or use a ViT."
+            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Omit it, or choose a ViT."
         )
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
@@ -210,7 +211,6 @@ def detect(
     *,
     masks: bool,
     num_workers: int = 0,
-    advance: Callable[[int], None] = lambda number: None,
 ) -> list[dict[str, Any]]:
     """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
 
@@ -221,32 +221,33 @@ def detect(
         runtime: where.
         masks: also return run lengths of their masks.
         num_workers: processes that decode images.
-        advance: told how many images were done.
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
-    for image, example in enumerate(read_examples(dataset, plans, num_workers)):
-        with torch.inference_mode():
-            (result,) = detector(_on([example.image], runtime))
-        boxes = result["boxes"].float().cpu().numpy()
-        scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
-        shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
-        for place in range(len(boxes)):
-            entry = {"image": image, "label": int(labels[place]), "box": boxes[place], "score": float(scores[place])}
-            if shapes is not None:
-                entry["mask"] = encode_mask(shapes[place])
-            found.append(entry)
-        advance(1)
+    with current_progress().task("detect", total=len(rows)) as task:
+        for image, example in enumerate(read_examples(dataset, plans, num_workers)):
+            with torch.inference_mode():
+                (result,) = detector(_on([example.image], runtime))
+            boxes = result["boxes"].float().cpu().numpy()
+            scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
+            shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
+            for place in range(len(boxes)):
+                entry = {
+                    "image": image,
+                    "label": int(labels[place]),
+                    "box": boxes[place],
+                    "score": float(scores[place]),
+                }
+                if shapes is not None:
+                    entry["mask"] = encode_mask(shapes[place])
+                found.append(entry)
+            task.advance(1)
     return found
 
 
 def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
     """Bring images to the device, as numbers in [0, 1]."""
     return [image.to(runtime.device).float().div_(255) for image in images]
-
-
-def _moved(target: Mapping[str, Tensor], runtime: Runtime) -> dict[str, Tensor]:
-    return {name: value.to(runtime.device) for name, value in target.items()}
 
 
 _VOC_SCORES = ("ap50_11_point", "ap50")
@@ -279,26 +280,15 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
     check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
-    used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
-    with current_progress().task("check sizes of images", total=len(used)) as task:
-        check_sizes(dataset, used, task.advance)
+    with current_progress().task("check sizes of images", total=None):
+        check_sizes(dataset, [*rows.train_rows.tolist(), *rows.eval_rows.tolist()])
     updates = Updates.for_images(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
     for seed in range(config.seed, config.seed + config.seeds):
-        with current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps) as task:
-            trained_on = rows.train_rows
-            detector = train_detector(config, network, dataset, trained_on, runtime, seed=seed, advance=task.advance)
-        with current_progress().task("detect", total=len(rows.eval_rows)) as task:
-            found = detect(
-                detector,
-                dataset,
-                rows.eval_rows,
-                runtime,
-                masks=masks,
-                num_workers=config.num_workers or 0,
-                advance=task.advance,
-            )
+        detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
+        workers = config.num_workers or 0
+        found = detect(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
         for part, scores in score_detections(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
     return _result(config, dataset, rows, updates, model, parts)
@@ -343,7 +333,7 @@ def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool)
                 try:
                     entry["mask"] = encode_outline(objects.outlines[place], height, width)
                 except ValueError as error:
-                    raise DatasetError(plan.name, str(error), "Mend its annotation, or take it out.") from error
+                    raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
             entries.append(entry)
     return entries
 
@@ -366,26 +356,11 @@ def score_detections(
     assert dataset.objects is not None
     num_classes = len(dataset.object_classes)
     if dataset.objects.scoring == "voc":
-        return {"box": voc_scores(_by_class(truth, num_classes), _by_class(found, num_classes))}
+        return {"box": voc_scores(truth, found, num_classes)}
     return {
         part: coco_scores(truth, found, num_images=num_images, num_classes=num_classes, masks=part == "mask")
         for part in ("box", "mask")[: 1 + masks]
     }
-
-
-def _by_class(entries: Sequence[Mapping[str, Any]], num_classes: int) -> list[Boxes]:
-    groups: list[Entries] = [[] for _ in range(num_classes)]
-    for entry in entries:
-        groups[entry["label"]].append(dict(entry))
-    return [
-        Boxes(
-            np.array([entry["image"] for entry in group], dtype=np.int64),
-            np.array([entry["box"] for entry in group], dtype=np.float64).reshape(-1, 4),
-            np.array([entry.get("ignored", False) for entry in group], dtype=bool),
-            np.array([entry.get("score", 1.0) for entry in group], dtype=np.float64),
-        )
-        for group in groups
-    ]
 
 
 def _result(
@@ -421,9 +396,8 @@ def _result(
     }
     made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
-    title = (
-        f"detection in %: {config.detector} on {model.source_text}, {what} trained on {len(rows.train_rows)} images of "
-    )
+    source = re.sub("^random:", "random weights of seed ", model.source)
+    title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in names)] for part, own in means.items()]
@@ -440,18 +414,9 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    shown = (
-        "detector",
-        "batch_size",
-        "tune",
-        "lr",
-        "weight_decay",
-        "layer_decay",
-        "proposals",
-        "samples_per_image",
-    )
+    shown = "detector batch_size tune lr weight_decay layer_decay proposals samples_per_image precision".split()
     return {
-        **{name: getattr(config, name) for name in (*shown, "precision")},
+        **{name: getattr(config, name) for name in shown},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,
@@ -462,7 +427,7 @@ def _protocol(
         "warmup_steps": updates.warmup,
         "shorter_side": config.shorter_side,
         "longer_side": config.longest_side,
-        "train_sizes": list(config.train_sizes or (config.shorter_side,)),
+        "train_sizes": [config.shorter_side],
         "mirror": not dataset.chiral,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,14 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.bootstrap import accuracy_intervals
-from labelkit.metrics.clustering import (
-    ClusterAccuracy,
-    adjusted_mutual_information,
-    adjusted_rand_index,
-    cluster_accuracy,
-    normalized_mutual_information,
-)
+from labelkit.metrics.clustering import ClusterAccuracy, accuracy_intervals, cluster_accuracy, other_protocols
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
+_PROTOCOL = "v2"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
@@ -47,90 +40,53 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    check_result_name(
-        config,
-        store,
-        "evaluation",
-        protocol=config.protocol,
-        rows=config.rows,
-        split=config.split,
-        mapping_from=config.mapping_from,
-    )
+    params = {name: getattr(config, name) for name in ("rows", "split", "mapping_from", "bootstrap", "seed")}
+    params |= {"protocol": _PROTOCOL, "results": list(config.results)}
+    check_result_name(config, store, "evaluation", **params)
     truth, class_names = _truth(store, config)
-    groupings = _groupings(store, config)
-    scored = []
-    for result, ids in groupings:
+    scored: list[dict[str, Any]] = []
+    any_held_out = False
+    for result, ids in _groupings(store, config):
+        used = _used_labels(store, result)
+        held_out = used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
+        counted = (truth >= 0) & ~used if used is not None and held_out else truth >= 0
+        any_held_out |= held_out
         old_classes = _old_classes(store, result, truth, len(class_names))
-        mapping = _mapping(store, config, result, ids, truth, len(class_names))
+        mapping = None
+        if config.mapping_from is not None:
+            rows = split_rows(store, config.mapping_from, option="--mapping-from")
+            rows = rows[counted[rows] & (ids[rows] >= 0)]
+            if not len(rows):
+                raise _nothing_to_score(store, config.mapping_from, held_out=held_out)
+            matching = match_clusters(
+                ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=len(class_names)
+            )
+            mapping = matching.class_of_cluster
         scored += [
             _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
-            for split, rows in _rows(store, config, result, truth).items()
+            for split, rows in _rows(store, config, counted).items()
             if (ids[rows] >= 0).any()
         ]
-    held_out = any(_held_out(store, config, result) for result, _ in groupings)
     if not scored:
-        raise StoreError(
-            str(store.path),
-            "no row has both a group and a label" + (" that training could not use" if held_out else ""),
-            "Pass --rows all to score the others too." if held_out else "Check --split.",
-        )
+        raise _nothing_to_score(store, None, held_out=any_held_out)
     values: dict[str, object] = {
         "index": config.index,
-        "protocol": config.protocol,
+        "protocol": _PROTOCOL,
         "rows": config.rows,
         "mapping_from": config.mapping_from,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
-        "scores": [one.to_dict() for one in scored],
+        "scores": scored,
     }
-    chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
-    params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
     made = store_scores(config, store, values, params)
-    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
+    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=any_held_out)))
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """One grouping on one split."""
-
-    result: Result
-    split: str
-    rows: int
-    accuracy: ClusterAccuracy
-    nmi: float
-    ami: float
-    ari: float
-    intervals: dict[str, tuple[float, float]] | None
-    per_class: list[dict[str, Any]]
-
-    @property
-    def shown(self) -> list[Cell]:
-        return [self.result.name, self.split]
-
-    def accuracy_row(self) -> list[Cell]:
-        score = self.accuracy
-        accuracies = [percent(value) for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
-        return [*self.shown, self.rows, *accuracies, self.nmi, self.ari, score.used_clusters]
-
-    def error_row(self) -> list[Cell]:
-        score = self.accuracy
-        shares = (score.true_old, score.false_old, score.true_new, score.false_new)
-        return [*self.shown, *(percent(share) for share in shares)]
-
-    def to_dict(self) -> dict[str, object]:
-        names = self.result.arrays.get("names")
-        return {
-            "result": self.result.name,
-            "stage": self.result.stage,
-            "split": self.split,
-            "rows": self.rows,
-            "nmi": self.nmi,
-            "ami": self.ami,
-            "ari": self.ari,
-            **self.accuracy.to_dict(),
-            "intervals": self.intervals,
-            "per_class": self.per_class,
-            "cluster_names": list(names) if names is not None else None,
-        }
+def _nothing_to_score(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
+    of = "" if mapping_from is None else f" of split {mapping_from}"
+    problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
+    verb, option = ("score", "check --split") if mapping_from is None else ("match by", "choose another --mapping-from")
+    remedy = f"Pass --rows all to {verb} the others too." if held_out else f"{option.capitalize()}."
+    return StoreError(str(store.path), problem, remedy)
 
 
 def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -145,7 +101,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if config.labels is None else given.where
         raise StoreError(
-            where, "there are no labels to compare with", "Embed a data set with labels, or pass --labels."
+            where, "there are no labels to compare the groups with", "Embed a data set with labels, or pass --labels."
         )
     return truth, given.class_names
 
@@ -175,36 +131,6 @@ def _old_classes(
     return old
 
 
-def _mapping(
-    store: EmbeddingStore,
-    config: EvaluateClusteringConfig,
-    result: Result,
-    ids: NDArray[np.int64],
-    truth: NDArray[np.int64],
-    num_classes: int,
-) -> NDArray[np.int64] | None:
-    """(k,) class of each cluster by the rows of ``--mapping-from``, -1 for a cluster without any; ``None``: not asked.
-
-    Raises:
-        ConfigError: no such split.
-        StoreError: none of its rows has both a group and a label.
-    """
-    if config.mapping_from is None:
-        return None
-    rows = split_rows(store, config.mapping_from, option="--mapping-from")
-    rows = rows[_counted(store, config, result, truth)[rows] & (ids[rows] >= 0)]
-    if not len(rows):
-        held_out = _held_out(store, config, result)
-        raise StoreError(
-            str(store.path),
-            f"no row of split {config.mapping_from} has both a group and a label"
-            + (" that training could not use" if held_out else ""),
-            "Pass --rows all to match by the others too." if held_out else "Choose another --mapping-from.",
-        )
-    matching = match_clusters(ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=num_classes)
-    return matching.class_of_cluster
-
-
 def _score(
     class_names: tuple[str, ...],
     config: EvaluateClusteringConfig,
@@ -215,49 +141,72 @@ def _score(
     rows: NDArray[np.int64],
     old_classes: NDArray[np.bool_],
     mapping: NDArray[np.int64] | None,
-) -> _Scored:
+) -> dict[str, Any]:
+    """Score one grouping on the rows of one split."""
     labels, clusters = truth[rows], ids[rows]
-    accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol, mapping=mapping)
+    from sklearn import metrics
+
+    accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
-        found = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
-        intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
-    return _Scored(
-        result,
-        split,
-        len(rows),
-        accuracy,
-        normalized_mutual_information(labels, clusters),
-        adjusted_mutual_information(labels, clusters),
-        adjusted_rand_index(labels, clusters),
-        intervals,
-        _per_class(accuracy, labels, clusters, class_names, old_classes),
-    )
+        intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
+    names = result.arrays.get("names")
+    return {
+        "result": result.name,
+        "stage": result.stage,
+        "split": split,
+        "rows": len(rows),
+        "nmi": float(metrics.normalized_mutual_info_score(labels, clusters)),
+        "ami": float(metrics.adjusted_mutual_info_score(labels, clusters)),
+        "ari": float(metrics.adjusted_rand_score(labels, clusters)),
+        **accuracy.to_dict(),
+        "other_protocols": {
+            protocol: {group: None if np.isnan(share) else share for group, share in shares.items()}
+            for protocol, shares in other_protocols(accuracy, old_classes).items()
+        },
+        "intervals": intervals,
+        "per_class": _per_class(accuracy, labels, clusters, class_names, old_classes),
+        "cluster_names": list(names) if names is not None else None,
+    }
 
 
-def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out: bool) -> list[Table]:
+def _tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, held_out: bool) -> list[Table]:
+    def rows(kept: Callable[[dict[str, Any]], Sequence[Cell]]) -> list[list[Cell]]:
+        return [[one["result"], one["split"], *kept(one)] for one in scored]
+
+    def shares(one: dict[str, Any], *names: str) -> list[Cell]:
+        return [None if one[name] is None else percent(one[name]) for name in names]
+
     which = "rows whose labels training could not use" if held_out else "all labeled rows"
     if config.mapping_from is not None:
         which += f"; clusters matched with classes on split {config.mapping_from}"
     tables = [
         Table(
-            f"accuracy {config.protocol} in %, over {which}",
+            f"accuracy {_PROTOCOL} in %, over {which}",
             ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
-            [one.accuracy_row() for one in scored],
+            rows(
+                lambda one: [
+                    one["rows"],
+                    *shares(one, "all_accuracy", "old_accuracy", "new_accuracy"),
+                    one["nmi"],
+                    one["ari"],
+                    one["used_clusters"],
+                ]
+            ),
         ),
         Table(
             "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
             ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
-            [one.error_row() for one in scored],
+            rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
         ),
     ]
     if config.bootstrap:
         title = f"95 % intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
-        rows: list[list[Cell]] = [
-            [*one.shown, *(_percent_range(interval) for interval in (one.intervals or {}).values())] for one in scored
-        ]
-        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], rows))
+        ends = rows(
+            lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
+        )
+        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], ends))
     return tables
 
 
@@ -281,40 +230,24 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the images", "Name a result of cluster or discover.")
+            raise StoreError(result.where, "does not group the images", "Choose a result of cluster or discover.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
-        remedy = "Make them again with --overwrite."
+        remedy = "Recreate them with --overwrite."
         raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(
             str(store.path),
             "has no result that groups its images",
-            "Run `labelkit cluster` or `labelkit discover` on it first.",
+            "Run `labelkit cluster` or `labelkit discover` on this store first.",
         )
     return found
 
 
-def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result) -> bool:
-    """Return whether labeled rows are left out."""
-    used = _used_labels(store, result)
-    return used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
-
-
-def _counted(
-    store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """(n,) rows that have a label, without those that ``--rows`` leaves out."""
-    keep = truth >= 0
-    used = _used_labels(store, result)
-    return keep & ~used if used is not None and _held_out(store, config, result) else keep
-
-
 def _rows(
-    store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
+    store: EmbeddingStore, config: EvaluateClusteringConfig, keep: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.int64]]:
-    """Rows to score by split."""
-    keep = _counted(store, config, result, truth)
+    """Rows to score by split, of those that count."""
     if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}
@@ -342,8 +275,3 @@ def _per_class(
         }
         for label in np.flatnonzero(sizes)
     ]
-
-
-def _percent_range(interval: tuple[float, float]) -> str | None:
-    low, high = interval
-    return None if math.isnan(low) else percent_range(low, high)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 from labelkit.algorithms.projection import principal_map, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import split_rows, zero_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows, zero_rows
 from labelkit.commands.common.labels import labels_to_use, with_labels
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
@@ -59,31 +57,26 @@ class LabeledSplits:
 
 
 def choose_labeled_splits(
-    store: EmbeddingStore,
-    gallery: str,
-    queries: str,
-    labels: Path | None = None,
-    *,
-    label_column: str | None = None,
-    leave_one_out: bool = False,
+    config: EvaluateKNNConfig | EvaluateLinearConfig, store: EmbeddingStore, *, leave_one_out: bool = False
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits as gallery and queries.
 
+    With ``--labels`` only these labels of the gallery are known, and their rows are no queries; the splits may then be
+    the same. Where the store has no labels of these classes, all rows are judged by them.
+
     Args:
+        config: names both splits.
         store: the store.
-        gallery: split whose labels are known.
-        queries: split whose labels are to be found.
-        labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
-            then be the same. Where the store has no labels of these classes, all rows are judged by them.
-        label_column: header of the column of labels of a CSV; None for the usual one.
         leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
             the store has no splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
-        DatasetError: ``labels`` cannot be used, or gives none to the gallery.
+        DatasetError: ``--labels`` cannot be used, or gives none to the gallery.
         ConfigError: no such split, or both are the same.
     """
+    gallery, queries = config.gallery, config.queries
+    labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
     if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
         store, labels, label_column = with_labels(store, labels, label_column), None, None
@@ -91,7 +84,7 @@ def choose_labeled_splits(
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
-            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose two splits."
+            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose different splits."
         )
     if labels is None:
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
@@ -105,12 +98,12 @@ def choose_labeled_splits(
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
-            problem = f"every row of split {queries} whose class is known has a label in {given.where}"
+            problem = f"every image of split {queries} with a known class has a label in {given.where}"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Repeat `embed`.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -153,10 +146,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
-    splits = choose_labeled_splits(
-        store, config.gallery, config.queries, config.labels, label_column=config.label_column
-    )
-    splits = _drawn(splits, config.max_gallery, config.seed)
+    splits = _drawn(choose_labeled_splits(config, store), config.max_gallery, config.seed)
     store = splits.store
     num_classes = len(splits.class_names)
     solver = config.solver
@@ -288,14 +278,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     check_result_name(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
     )
-    splits = choose_labeled_splits(
-        store,
-        config.gallery,
-        config.queries,
-        config.labels,
-        label_column=config.label_column,
-        leave_one_out=True,
-    )
+    splits = choose_labeled_splits(config, store, leave_one_out=True)
     gallery, queries = splits.names
     if splits.leave_one_out:
         _begin_leave_one_out(config, splits)
@@ -340,12 +323,10 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
         ConfigError: a single row, or a linear classifier, which would be trained on what it is asked for.
     """
     if config.linear:
-        remedy = "Choose two splits with --gallery and --queries, or leave out --linear."
-        raise ConfigError("--linear", "would train on the images that it classifies", remedy)
+        remedy = "Choose two splits with --gallery and --queries, or remove --linear."
+        raise ConfigError("--linear", "would train a classifier on the images to classify", remedy)
     if len(splits.gallery) < 2:
-        raise ConfigError(
-            "--gallery", f"{splits.names[0]} has only one labeled image, and no other to classify it by", ""
-        )
+        raise ConfigError("--gallery", f"{splits.names[0]} has only one labeled image; at least two are needed", "")
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
     current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
 
@@ -387,7 +368,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components for embeddings of dimension {dim}", f"Pass {dim} or fewer.")
+        raise ConfigError("--pca", f"{count} components exceed the dimension {dim}", f"Pass {dim} or fewer.")
     mean, directions = principal_map(splits.gallery, count)
     queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

@@ -8,8 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,13 +18,12 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import make_crops, resize_side
+from labelkit.commands.evaluate.probes import EvalImages, make_crops, resize_side
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import EvalBatch, EvalLoader
+from labelkit.data.loaders import EvalBatch
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.formatting import percent
 from labelkit.metrics.classification import average_precision, eleven_point_average_precision
@@ -100,21 +98,6 @@ _PROTOCOL = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Images:
-    """Images of a split.
-
-    Attributes:
-        bank: reads them.
-        presence: (n, c) int8 of the rows of the bank's data set.
-        batches: view, rows, images of a batch, seed and epoch to batches.
-    """
-
-    bank: ImageBank
-    presence: NDArray[np.int8]
-    batches: Callable[[ViewSpec, NDArray[np.int64], int, int | None, int], EvalLoader]
-
-
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     """Train a multi-label classifier on a frozen network, and evaluate it on other images.
 
@@ -135,44 +118,38 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     network = model.network.to(runtime.device).eval().requires_grad_(False)
     names = dataset.presence_classes
     head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
-    spec = network.input_spec
+    size = network.input_spec.size
     train, test = (
-        _images(config, dataset, split, option, spec.size, Normalize(spec.mean, spec.std), runtime)
+        EvalImages.for_network(
+            _of_split(dataset, split, option),
+            network,
+            runtime.device,
+            base_size=resize_side(size),
+            num_workers=config.num_workers,
+            max_bad_fraction=0.0,
+        )
         for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
     )
     hflip = 0.0 if dataset.chiral else 0.5
-    view = ViewSpec(spec.size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
+    view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
-    scores = _score(config, head, test, view, spec.size, mirror=not dataset.chiral)
-    return _result(config, names, scores, test.presence[test.bank.rows], len(train.bank.rows))
+    scores = _score(config, head, test, view, size, mirror=not dataset.chiral)
+    return _result(config, names, scores, _presence(test, test.rows), len(train.rows))
 
 
-def _images(
-    config: EvaluatePresenceConfig,
-    dataset: ImageDataset,
-    split: str,
-    option: str,
-    size: int,
-    normalize: Normalize,
-    runtime: Runtime,
-) -> _Images:
+def _of_split(dataset: ImageDataset, split: str, option: str) -> ImageDataset:
     if split not in dataset.split_names:
         raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
-    chosen = dataset.select(dataset.in_split(split))
-    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resize_side(size), device=runtime.device)
-    bank.check(0.0)
-    assert chosen.presence is not None
-
-    def batches(view: ViewSpec, rows: NDArray[np.int64], count: int, seed: int | None, epoch: int) -> EvalLoader:
-        return EvalLoader(
-            bank, view, rows=rows, batch_size=count, normalize=normalize, num_workers=config.num_workers or 0,
-            seed=seed, epoch=epoch, join_single=seed is not None,
-        )  # fmt: skip
-
-    return _Images(bank, chosen.presence, batches)
+    return dataset.select(dataset.in_split(split))
 
 
-def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, view: ViewSpec) -> None:
+def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return (n, c) which classes some images have."""
+    assert images.bank.dataset.presence is not None
+    return images.bank.dataset.presence[rows]
+
+
+def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec) -> None:
     """SGD on the cross-entropies of the classes, summed; what does not count has none."""
     head.layers.train()
     optimizer = torch.optim.SGD(
@@ -181,7 +158,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, 
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
-            wanted = torch.from_numpy(images.presence[batch.rows]).to(images.bank.device)
+            wanted = torch.from_numpy(_presence(images, batch.rows)).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):
                 raise DivergenceError("evaluate presence", f"the loss is not finite in step {step + 1}", "Lower --lr.")
@@ -203,29 +180,30 @@ def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
     return terms.masked_fill(presence < 0, 0.0).sum() / len(logits)
 
 
-def _endless(config: EvaluatePresenceConfig, images: _Images, view: ViewSpec) -> Iterator[EvalBatch]:
+def _endless(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec) -> Iterator[EvalBatch]:
     for epoch in itertools.count():
-        order = keyed_generator(config.seed, "presence", epoch).permutation(images.bank.rows)
-        yield from images.batches(view, order, config.batch_size, config.seed, epoch)
+        order = keyed_generator(config.seed, "presence", epoch).permutation(images.rows)
+        yield from images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)
 
 
 @torch.no_grad()
 def _score(
-    config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, view: ViewSpec, size: int, *, mirror: bool
+    config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec, size: int, *, mirror: bool
 ) -> NDArray[np.float64]:
     """Return (n, c) logits, summed over the views of an image."""
     head.layers.eval()
-    rows = images.bank.rows
-    slots = np.full(len(images.presence), -1, dtype=np.int64)
+    rows = images.rows
+    slots = np.full(len(images.bank.dataset), -1, dtype=np.int64)
     slots[rows] = np.arange(len(rows))
-    sums = np.zeros((len(rows), images.presence.shape[1]))
+    sums = np.zeros((len(rows), len(images.bank.dataset.presence_classes)))
     random = config.crops == "random-ten"
     whole = ViewSpec(resize_side(size), resize_ratio=1.0)
     with current_progress().task("score", total=len(rows) * (_RANDOM_CROPS if random else 1)) as task:
         for number in range(_RANDOM_CROPS if random else 1):
             # keys that no training view has: those count from the other end
             seed, shown = (config.seed, view) if random else (None, whole)
-            for batch in images.batches(shown, rows, config.batch_size, seed, -1 - number if random else 0):
+            epoch = -1 - number if random else 0
+            for batch in images.batches(shown, rows, config.batch_size, seed=seed, epoch=epoch):
                 crops = (
                     [batch.images]
                     if random
@@ -250,21 +228,17 @@ def _result(
     if np.isnan(over_all).all():
         raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
+    classes: list[dict[str, Any]] = [
+        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
+        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
+    ]
     values: dict[str, object] = {
         "measured": f"classes in images of {config.dataset}/{config.eval_split}",
         "train_images": trained,
         "images": len(scores),
         "mean_ap": mean_ap,
         "mean_ap_11": mean_ap_11,
-        "classes": [
-            {
-                "class": name,
-                "with_it": int((presence[:, label] == 1).sum()),
-                "ap": over_all[label],
-                "ap_11": at_eleven[label],
-            }
-            for label, name in enumerate(names)
-        ],
+        "classes": classes,
         "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
     row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
@@ -272,8 +246,7 @@ def _result(
     tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
     if config.per_class:
         rows: list[list[Cell]] = [
-            [name, int((presence[:, label] == 1).sum()), percent(over_all[label]), percent(at_eleven[label])]
-            for label, name in enumerate(names)
+            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
         ]
         tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
     return SimpleResult(values, (), tuple(tables))

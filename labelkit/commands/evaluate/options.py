@@ -1,4 +1,4 @@
-"""Options of ``labelkit evaluate`` for what concerns whole images."""
+"""Options of ``labelkit evaluate``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.options.base import option
 from labelkit.options.gate import GateConfig
 from labelkit.options.index import ScoresConfig
 from labelkit.options.memory import MemoryConfig
@@ -19,18 +20,27 @@ from labelkit.options.shared import (
     DatasetOptions,
     Device,
     DeviceOption,
+    EvalSplitOption,
     HeldOutOptions,
     LabelsOption,
+    ListingOptions,
+    MaxImagesOption,
+    OverwriteOption,
     PerClassOption,
+    PrecisionOptions,
     ResamplesOptions,
+    ScoresOutOptions,
     SplitOption,
     ThreadsOption,
     WorkersOption,
 )
 
+_DATA: JsonDict = {"panel": "Data"}
+_MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
 class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
@@ -64,7 +74,7 @@ class EvaluateClusteringConfig(
     """Options of ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False, "protocol": "v2"}
 
     results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
@@ -72,23 +82,12 @@ class EvaluateClusteringConfig(
         description="Images to score. unlabeled: those whose labels training could not use (the published "
         "protocol). auto: unlabeled if training could use any labels, else all.",
     )
-    protocol: Literal["v2", "v1", "v2b"] = Field(
-        "v2",
-        description="v2: match clusters to classes once, over all images; v1: match separately for old and for new "
-        "classes; v2b: match as in v2, and average accuracies over classes.",
-    )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, whose images decide which cluster is matched to which class; other splits are "
-        "scored with this matching (train: stricter than a separate matching for each split). Default: the images "
-        "being scored. --rows applies here too.",
+        description="Split, or all, on which clusters are matched to classes; other splits are scored with this "
+        "matching (train: stricter than matching each split separately). Default: the images being scored. --rows "
+        "applies here too.",
     )
-
-    @model_validator(mode="after")
-    def _one_matching(self) -> EvaluateClusteringConfig:
-        if self.mapping_from is not None and self.protocol == "v1":
-            raise ValueError("protocol v1 matches old and new classes apart; mapping_from goes with v2 or v2b")
-        return self
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
@@ -110,7 +109,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         gt=0,
         description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
     )
-    gallery: str = Field("train", description="Split with known labels, or all.")
+    gallery: str = Field("train", description="Split whose labeled images vote, or all.")
     queries: str = Field(
         "test",
         description="Split to classify, or all. An image never votes for itself: with the same split as "
@@ -129,7 +128,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     @classmethod
     def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or min(value) < 1:
-            raise ValueError("must be numbers of neighbors from 1 on")
+            raise ValueError("must be positive numbers of neighbors")
         return value
 
 
@@ -143,12 +142,12 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     queries: str = Field("test", description="Split to evaluate on.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
-        description="lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch training; auto: "
-        "lbfgs for up to 20,000 images, else sgd.",
+        description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
+        "training; auto: lbfgs for up to 20,000 images, else sgd.",
     )
     l2: tuple[float, ...] = Field(
         (1e-3,),
-        description="With lbfgs: L2 penalty on the weights; from several comma-separated values, the best on a "
+        description="L2 penalty on the weights (lbfgs only); from several comma-separated values, the best on a "
         "held-out fifth of the gallery is used.",
     )
     rescale: bool = Field(
@@ -162,13 +161,13 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     lr: float | None = Field(
         None,
         gt=0,
-        description="With sgd and adamw: peak learning rate; default: 10 for sgd and 0.01 for adamw, for "
-        "features of mean norm 1.",
+        description="Peak learning rate (sgd and adamw only); default: 10 for sgd and 0.01 for adamw, for features of "
+        "mean norm 1.",
     )
-    epochs: int = Field(100, ge=1, description="With sgd and adamw: training epochs.")
-    batch_size: int = Field(256, ge=1, description="With sgd and adamw: batch size.")
+    epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
+    batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
     seeds: int = Field(
-        1, ge=1, le=100, description="With sgd and adamw: number of training runs, with seeds counting up from --seed."
+        1, ge=1, le=100, description="Number of training runs (sgd and adamw only), with seeds counting up from --seed."
     )
     seed: int = Field(
         0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
@@ -178,7 +177,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     @classmethod
     def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not value or min(value) < 0:
-            raise ValueError("must be one penalty or several, 0 or above")
+            raise ValueError("must be one or more penalties of at least 0")
         return value
 
     @model_validator(mode="after")
@@ -186,11 +185,9 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         if self.rescale:
             return self
         if self.solver not in ("sgd", "adamw"):
-            raise ValueError(
-                "--no-rescale goes with --solver sgd or adamw: lbfgs has its penalty for rescaled features"
-            )
+            raise ValueError("--no-rescale requires --solver sgd or adamw, since lbfgs needs rescaled features")
         if self.lr is None:
-            raise ValueError("--no-rescale needs --lr: the default is for features of mean length 1")
+            raise ValueError("--no-rescale requires --lr: the default is for features of mean norm 1")
         return self
 
 
@@ -210,7 +207,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         "against split gallery if the store has both; else test if the store has it; else all.",
     )
     queries: str | None = Field(
-        None, description="Instead of --split: split of the queries, or all.", json_schema_extra=_STORE
+        None, description="Split of the queries, or all, instead of --split.", json_schema_extra=_STORE
     )
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = Field(
@@ -233,17 +230,15 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     @model_validator(mode="after")
     def _one_protocol(self) -> EvaluateRetrievalConfig:
         if not self.k or min(self.k) < 1:
-            raise ValueError("-k takes numbers of neighbors from 1 on")
+            raise ValueError("-k must be positive numbers of neighbors")
         if not self.split:
-            raise ValueError("--split is empty; leave it out for the default")
+            raise ValueError("--split is empty: remove it to use the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
-            raise ValueError(
-                "--split, where rows look each other up, cannot be combined with --queries or --gallery-index"
-            )
+            raise ValueError("--split cannot be combined with --queries or --gallery-index")
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
-            raise ValueError("--gallery goes with --queries or --gallery-index")
+            raise ValueError("--gallery requires --queries or --gallery-index")
         if self.queries is not None and self.gallery is None and self.gallery_index is None:
-            raise ValueError("--queries needs --gallery, or --gallery-index")
+            raise ValueError("--queries requires --gallery or --gallery-index")
         return self
 
 
@@ -260,38 +255,35 @@ class EvaluateClassificationConfig(
     )
     data_root: Path | None = Field(
         None,
-        description="With --checkpoint: folder with the named data sets; default: the folder used in the run.",
+        description="Folder with the named data sets (with --checkpoint); default: the folder used in the run.",
         json_schema_extra=_STORE,
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
-        description="Instead of --checkpoint: a store that contains a classifier's logits.",
+        description="Store that contains a classifier's logits, instead of --checkpoint.",
         json_schema_extra=STORE,
     )
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="With --checkpoint: images per forward pass; default: 16 on a CPU, 256 on a GPU.",
+        description="Images per forward pass (with --checkpoint); default: 16 on a CPU, 256 on a GPU.",
         json_schema_extra=_RUN,
     )
     device: Device = Field(
         "auto",
-        description="With --checkpoint: where to compute (auto, cpu, cuda, cuda:1, mps).",
+        description="Compute device (with --checkpoint): auto, cpu, cuda, cuda:1 or mps.",
         json_schema_extra=_RUN,
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateClassificationConfig:
         if self.checkpoint is not None and self.index is not None:
-            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+            raise ValueError("pass either --checkpoint (a run folder) or --index (a store)")
         if self.result is not None and self.checkpoint is not None:
-            raise ValueError("--result goes with --index: it is written beside a store")
+            raise ValueError("--result requires --index, since results are written next to a store")
         if self.data_root is not None and self.index is not None:
-            raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
+            raise ValueError("--data-root requires --checkpoint: a store needs no other data")
         return self
-
-
-_DATA: JsonDict = {"panel": "Data"}
 
 
 class EvaluatePresenceConfig(
@@ -324,7 +316,7 @@ class EvaluatePresenceConfig(
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
-    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
+    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty on the weights.")
     clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(
         0,
@@ -335,7 +327,7 @@ class EvaluatePresenceConfig(
     @model_validator(mode="after")
     def _splits_differ(self) -> EvaluatePresenceConfig:
         if self.split == self.eval_split:
-            raise ValueError(f"eval_split {self.eval_split} is trained on: choose two splits")
+            raise ValueError(f"eval_split {self.eval_split} is used for training: choose two different splits")
         return self
 
 
@@ -368,17 +360,272 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         description="Views to score. ten: the mean over the corners and the center of the resized center crop, and "
         "their flips in data sets where a flip keeps the class; center: the center only.",
     )
-    epochs: int = Field(36, ge=1, description="Training epochs.")
+    epochs: int = Field(36, ge=1, description="Number of training epochs.")
     batch_size: int = Field(192, ge=2, description="Images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
     lr_drop_epochs: tuple[int, ...] = Field(
         (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
     )
-    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the weights.")
     seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
 
     @model_validator(mode="after")
     def _drops_increase(self) -> EvaluateProbesConfig:
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increase, got {self.lr_drop_epochs}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {self.lr_drop_epochs}")
         return self
+
+
+class DenseConfig(
+    OverwriteOption,
+    ThreadsOption,
+    DeviceOption,
+    ScoresOutOptions,
+    MaxImagesOption,
+    ListingOptions,
+    DatasetOptions,
+    GateConfig,
+    ModelConfig,
+):
+    """Options shared by the evaluations of patch features: data, network and outputs."""
+
+    dataset: str = Field(
+        "scenes",
+        description="Data set with masks: a registered name (`labelkit datasets`), or a folder that contains images/ "
+        "and masks/, or train/ and val/ with both in each.",
+        json_schema_extra=_DATA,
+    )
+    patch_size: int = Field(
+        8, ge=1, le=256, description="Side of a patch in pixels, with --backbone pixels.", json_schema_extra=_MODEL
+    )
+    batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    sheet: Path | None = Field(
+        None,
+        description="Also save the predicted masks next to the true masks in this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
+    )
+
+
+class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
+    """Options of ``labelkit evaluate segmentation``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
+    constants: ClassVar[Mapping[str, object]] = {
+        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
+    }  # fmt: skip
+
+    split: str = Field(
+        "auto",
+        description="Split to train the head on; auto: probe if the data set has this split, else train.",
+        json_schema_extra=_DATA,
+    )
+    head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
+        "linear",
+        description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
+        "at eight times the resolution; fpn, upernet (with --tune): heads on feature maps from four depths.",
+    )
+    tune: bool = Field(
+        False,
+        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise the backbone "
+        "is frozen.",
+    )
+    samples: int = Field(
+        20_000,
+        ge=1,
+        description="Total number of training images drawn (published: 118,000 for COCO-Stuff, else 100,000).",
+    )
+    lr: tuple[float, ...] | None = Field(
+        None,
+        description="Learning rate of Adam; from several comma-separated values, the best on a held-out fifth of the "
+        "training images is used "
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
+    )
+    train_size: int | None = Field(
+        None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
+    )
+    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and flips.")
+    seeds: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Number of heads to train, with seeds counting up from --seed; scores are averaged.",
+    )
+
+    @field_validator("lr")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and (not value or min(value) <= 0):
+            raise ValueError("must be one or more learning rates above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _heads_of_depths(self) -> EvaluateSegmentationConfig:
+        if self.head in ("fpn", "upernet") and not self.tune:
+            raise ValueError(f"head {self.head} requires --tune, since it is trained together with the network")
+        if self.tune and self.backbone == "pixels":
+            raise ValueError("backbone pixels has no weights to tune: remove --tune")
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Learning rates to try."""
+        return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
+
+
+class EvaluatePatchClustersConfig(DenseConfig):
+    """Options of ``labelkit evaluate patch-clusters``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_patches": 200000,
+        "absent_as_zero": False,
+        "per_class": False,
+        "grid": None,
+    }
+
+    split: str = Field(
+        "auto",
+        description="Split whose patches are clustered and scored; auto: val, else test.",
+        json_schema_extra=_DATA,
+    )
+    num_clusters: int | None = Field(
+        None,
+        ge=2,
+        description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
+        "clusters, each cluster gets its best class.",
+    )
+    pca: int = Field(50, ge=1, description="Number of principal components kept of the standardized features.")
+    seeds: int = Field(
+        5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
+    )
+    num_inits: int = Field(
+        5, ge=1, description="Number of random starts per run; the start with the lowest inertia is kept."
+    )
+    max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
+
+
+class EvaluateTrackingConfig(DenseConfig):
+    """Options of ``labelkit evaluate tracking``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
+    constants: ClassVar[Mapping[str, object]] = {
+        "per_film": False,
+        "top_k": 5,
+        "context": 7,
+        "shorter_side": 480,
+        "max_films": None,
+    }
+
+    dataset: str = Field(
+        "scene_videos",
+        description="Videos with object masks: scene_videos or davis_2017.",
+        json_schema_extra=_DATA,
+    )
+    split: str = Field("auto", description="Videos to evaluate on; auto: val, else all.", json_schema_extra=_DATA)
+    radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
+    temperature: float = Field(
+        0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
+    )
+
+
+class EvaluateDetectionConfig(
+    OverwriteOption,
+    ThreadsOption,
+    PrecisionOptions,
+    DeviceOption,
+    ScoresOutOptions,
+    EvalSplitOption,
+    MaxImagesOption,
+    ListingOptions,
+    DatasetOptions,
+    GateConfig,
+    ModelConfig,
+):
+    """Options of ``labelkit evaluate detection``, with the defaults of CoTAP's Tables V and X where it gives them."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
+    constants: ClassVar[Mapping[str, object]] = {
+        "warmup_steps": None,
+        "lr_drops": (0.75, 0.9167),
+        "sheet": None,
+        "per_class": False,
+        "train_sizes": None,
+    }
+
+    dataset: str = Field(
+        "coco_2017",
+        description="Data set with boxes: coco_2017, voc_2007, or a folder with "
+        "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
+        "images/).",
+        json_schema_extra=_DATA,
+    )
+    split: str = Field("auto", description="Split to train on; auto: train.", json_schema_extra=_DATA)
+    image_size: int | None = Field(
+        None,
+        ge=32,
+        le=2048,
+        description="Shorter image side in pixels; default: 800. The longer side is limited by --longer-side.",
+        json_schema_extra=_MODEL,
+    )
+    longer_side: int | None = Field(
+        None,
+        ge=32,
+        le=4096,
+        description="Maximum longer image side in pixels; default: 5/3 of the shorter side (1333 for 800).",
+        json_schema_extra=_MODEL,
+    )
+    detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
+        "cascade-mask-rcnn",
+        description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
+        "(published): three stages of both, for an IoU of 0.5, 0.6 and 0.7.",
+    )
+    tune: bool = Field(
+        True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
+    )
+    epochs: int = Field(12, ge=1, description="Number of training epochs (default: as published).")
+    steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
+    batch_size: int = Field(16, ge=1, description="Number of images per step (our choice; not in the paper).")
+    lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
+    weight_decay: float = Field(
+        0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Layer-wise learning-rate decay for a plain ViT: the factor by which the rate falls from each "
+        "block to the block before it.",
+    )
+    proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
+    samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32",
+        description="Floating-point precision of backbone and feature pyramid; heads and boxes use float32.",
+        json_schema_extra=option("Run"),
+    )
+    seeds: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Number of detectors to train, with seeds counting up from --seed; scores are averaged.",
+    )
+
+    @model_validator(mode="after")
+    def _trainable(self) -> EvaluateDetectionConfig:
+        if self.backbone == "pixels":
+            raise ValueError("backbone pixels has no feature maps for detection: choose another backbone")
+        if self.longer_side is not None and self.longer_side < self.shorter_side:
+            raise ValueError(f"longer_side {self.longer_side} must be at least the shorter side, {self.shorter_side}")
+        if not self.tune and self.layer_decay < 1:
+            raise ValueError("layer_decay has no effect with --no-tune, which freezes the backbone")
+        return self
+
+    @property
+    def shorter_side(self) -> int:
+        """Length of the shorter side of images, in pixels."""
+        return self.image_size or 800
+
+    @property
+    def longest_side(self) -> int:
+        """Maximum length of the longer side of images, in pixels."""
+        return self.longer_side or self.shorter_side * 5 // 3

@@ -5,8 +5,6 @@ Source: our CoTAP specification, section 6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,15 +15,15 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     MaskPicture,
-    MaskScores,
     WholeBatch,
     choose_rows,
+    mask_scores,
     open_dense,
     percent_and_std,
     whole_batches,
     write_requested,
 )
-from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
+from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -37,17 +35,8 @@ from labelkit.progress import current_progress
 _MAX_PATCHES = 200_000
 
 
-@dataclass(frozen=True)
-class _Patches:
-    """The principal components of all patches, and what they are of.
-
-    Attributes:
-        maps: (rows, cols, d) of each image, float32.
-        batches: pixels and masks, image by image.
-    """
-
-    maps: list[NDArray[np.float32]]
-    images: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
+# Row of the data set, pixels and mask of an image.
+_Image = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
@@ -65,29 +54,29 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         raise ConfigError(
             "--num-clusters",
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
-            "Use at least that many.",
+            "Request at least one cluster per class.",
         )
     split, rows = choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
-    patches = _reduced(given, rows, config)
+    maps, images = _reduced(given, rows, config)
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        groups = _group(patches, num_clusters, config, seed)
-        found, counts = _matched(groups, patches, num_clusters, len(names))
+        groups = _group(maps, num_clusters, config, seed)
+        found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
         if not counts.counts.any():
             raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
         if not scores:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
-                for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
+                for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:PICTURES]
         scores.append(counts.scores())
-    summary = MaskScores.average(scores, names)
+    summary = mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
-        **summary.values(),
+        **summary,
         **given.record,
         "protocol": {
             "split": split,
@@ -104,15 +93,17 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     made = write_requested(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
+        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
     return SimpleResult(values, made, tuple(tables))
 
 
-def _reduced(given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig) -> _Patches:
-    """Standardize all features and keep their principal components."""
+def _reduced(
+    given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
+) -> tuple[NDArray[np.float32], list[_Image]]:
+    """Return the principal components of all standardized patches, (n, rows, cols, d), and the n images."""
     batches: list[WholeBatch] = []
     with current_progress().task("features", total=len(rows)) as task:
         for batch in whole_batches(given.frozen, given.dataset, rows):
@@ -131,16 +122,15 @@ def _reduced(given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchCl
         for batch in batches
         for row, pixels, mask in zip(batch.rows, batch.pixels, batch.masks, strict=True)
     ]
-    return _Patches(list(reduced), images)
+    return reduced, images
 
 
 def _group(
-    patches: _Patches, num_clusters: int, config: EvaluatePatchClustersConfig, seed: int
+    maps: NDArray[np.float32], num_clusters: int, config: EvaluatePatchClustersConfig, seed: int
 ) -> list[NDArray[np.int64]]:
     """Return the group of every patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
-    flat = np.concatenate([one.reshape(-1, one.shape[-1]) for one in patches.maps])
-    seen = flat
+    seen = flat = maps.reshape(-1, maps.shape[-1])
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
@@ -148,18 +138,15 @@ def _group(
     clustering = kmeans(
         seen, num_clusters, generator=generator, num_inits=config.num_inits, max_iter=config.max_iterations
     )
-    groups = []
-    for one in patches.maps:
-        ids = nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids)
-        groups.append(ids.reshape(one.shape[:2]))
-    return groups
+    return [
+        nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps
+    ]
 
 
 def _matched(
-    groups: list[NDArray[np.int64]], patches: _Patches, num_clusters: int, num_classes: int
+    groups: list[NDArray[np.int64]], truths: list[NDArray[np.uint8]], num_clusters: int, num_classes: int
 ) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
     """Give each group its class; return the predicted masks and their counts."""
-    truths = [mask for _, _, mask in patches.images]
     stretched = [_nearest(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):

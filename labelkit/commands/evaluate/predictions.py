@@ -7,14 +7,13 @@ is named by, so that the most samples agree, as the protocols of category discov
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
-from labelkit.algorithms.matching import as_ids, contingency, match_counts
+from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import class_names_of, with_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
@@ -41,44 +40,23 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     check_result_name(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
-        problem = f"is no answer but holds {result.kind} ({result.stage})"
-        raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
-    judged = _judge(store, result, config)
-    values = {"index": config.index, "answer": result.name, **judged.values}
+        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
+    values, before, after, risk = _judge(store, result, config)
     made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
     if config.plot is not None:
         from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
 
-        curves = {"before calibration": judged.before, "after": judged.after}
-        title = f"{judged.num_rows:,} images held out from calibration"
-        made.append(write_reliability_plot(config.plot, curves, judged.risk, title=title))
-    return SimpleResult(values, tuple(made), tuple(_tables(judged)))
+        curves = {"before calibration": before, "after": after}
+        title = f"{values['rows']:,} images held out from calibration"
+        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
+    return SimpleResult(values, tuple(made), tuple(_tables(values)))
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """What an answer is worth.
-
-    Attributes:
-        num_rows: rows judged.
-        before, after: reliability without and with calibration.
-        of_kinds: reliability of answers that name a known class, and of those that name a new group.
-        risk: errors by the share that is answered.
-        outcomes: what became of classes with and without labels.
-        values: all of it and more, as ``--json`` gives it.
-    """
-
-    num_rows: int
-    before: Reliability
-    after: Reliability
-    of_kinds: dict[str, Reliability | None]
-    risk: RiskCoverage
-    outcomes: list[dict[str, Cell]]
-    values: dict[str, object]
-
-
-def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) -> _Judged:
-    """Compare an answer with the true classes."""
+def _judge(
+    store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig
+) -> tuple[dict[str, Any], Reliability, Reliability, RiskCoverage]:
+    """Compare an answer with the true classes; return all scores, and the curves without and with calibration."""
     arrays = result.arrays
     rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
     class_names = class_names_of(store, result)
@@ -101,7 +79,9 @@ def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) 
         _outcome("class without labels", ~is_old, kinds, correct),
     ]
     points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
+        "index": config.index,
+        "answer": result.name,
         "rows": len(rows),
         "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
         "accuracy": _share(correct),
@@ -121,7 +101,7 @@ def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) 
         ],
         "outcomes": outcomes,
     }
-    return _Judged(len(rows), before, after, of_kinds, risk, outcomes, values)
+    return values, before, after, risk
 
 
 def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
@@ -172,16 +152,12 @@ def _outcome(
     return line
 
 
-def _tables(judged: _Judged) -> list[Table]:
-    risk, outcomes = judged.risk, judged.outcomes
-    answered, right = (judged.values[name] for name in ("answered_share", "accuracy_answered"))
-    assert isinstance(answered, float)
-    assert isinstance(right, float)
-    answers: list[Cell] = [judged.num_rows, percent(answered), percent(right)]
-    answers += [*(percent(risk.accuracy_at(value)) for value in _SHARES), risk.aurc]
-    errors: list[Cell] = [judged.before.ece, judged.after.ece]
-    errors += [None if found is None else found.ece for found in judged.of_kinds.values()]
-    filled = [entry for entry in judged.after.to_dict()["bins"] if entry["count"]]
+def _tables(values: Mapping[str, Any]) -> list[Table]:
+    answers: list[Cell] = [values["rows"], percent(values["answered_share"]), percent(values["accuracy_answered"])]
+    answers += [*map(percent, values["accuracy_at_coverage"].values()), values["aurc"]]
+    of = [values[name] for name in ("before", "after", "after_known", "after_new")]
+    errors: list[Cell] = [None if found is None else found["ece"] for found in of]
+    filled = [entry for entry in values["after"]["bins"] if entry["count"]]
     return [
         Table(
             "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
@@ -201,7 +177,7 @@ def _tables(judged: _Judged) -> list[Table]:
         Table(
             "what became of them",
             ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
-            [list(line.values()) for line in outcomes],
+            [list(line.values()) for line in values["outcomes"]],
         ),
     ]
 
@@ -218,17 +194,12 @@ def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_gro
         (k,) int64, -1 = a new group without match.
 
     Raises:
-        ValueError: shapes that do not fit, an id out of range, or a class named twice.
+        ValueError: shapes that do not fit, or an id out of range.
     """
-    classes, groups = as_ids(labels, "labels"), as_ids(group_ids, "group_ids")
-    named = np.asarray(class_of_group)
-    if named.ndim != 1 or not np.issubdtype(named.dtype, np.integer) or named.min(initial=-1) < -1:
-        raise ValueError(f"class_of_group must be integers >= -1 of shape (k,), got {named.dtype} {named.shape}")
+    classes, named = np.asarray(labels), np.asarray(class_of_group)
     known = named[named >= 0]
-    if len(np.unique(known)) < len(known):
-        raise ValueError("class_of_group names a class more than once")
     num_classes = int(max(classes.max(), named.max())) + 1
-    counts = contingency(groups, classes, num_clusters=len(named), num_classes=num_classes)
+    counts = contingency(group_ids, classes, num_clusters=len(named), num_classes=num_classes)
     result = named.astype(np.int64)
     new_groups = np.flatnonzero(named < 0)
     free = np.setdiff1d(np.arange(num_classes), known)

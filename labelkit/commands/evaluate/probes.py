@@ -6,19 +6,21 @@ maps are pooled to about 9,000 numbers, normalized over the batch without learne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torchvision.transforms.functional import center_crop, five_crop, ten_crop
 
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.common.training_data import PreparedData, eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -45,14 +47,11 @@ def resize_side(size: int) -> int:
 
 def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
     """Crop the center of images (b, c, s, s), or with ``ten`` the corners and center, also mirrored if ``mirror``."""
-    far = images.shape[-1] - size
-    middle = round(far / 2)
-    places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
-    seen = [images, images.flip(-1)] if ten and mirror else [images]
-    return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]
+    if not ten:
+        return [center_crop(images, [size, size])]
+    crops: Sequence[Tensor] = (ten_crop if mirror else five_crop)(images, [size, size])
+    return crops
 
-
-_Probe: TypeAlias = "ConvProbe | FeatureProbe"
 
 _MOMENTUM = 0.9
 # Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
@@ -79,7 +78,7 @@ def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
         elif isinstance(module, nn.ReLU) and waiting:
             found[name], waiting = module, ""
     if waiting or not found:
-        raise _not_plain(f"convolution {waiting} has no ReLU behind it" if waiting else "it has no convolution")
+        raise _not_plain(f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution")
     return found
 
 
@@ -123,23 +122,6 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
     return side, 0, 1
 
 
-class FeatureProbe(nn.Sequential):
-    """Linear probe on frozen embeddings.
-
-    Args:
-        dim: d.
-        num_classes: c.
-
-    Shape:
-        - features: ``(b, d, 1, 1)``, as maps of a single place.
-        - returns: ``(b, c)``.
-    """
-
-    def __init__(self, dim: int, num_classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(dim, num_classes))
-        self.num_values = dim
-
-
 class ConvProbe(nn.Sequential):
     """Linear probe on convolutional maps, after pooling and batch normalization without learned scale.
 
@@ -167,51 +149,81 @@ class ConvProbe(nn.Sequential):
 
 
 @dataclass(frozen=True)
-class _Images:
-    """Images with a class: what is read, and how it becomes the input of the network."""
+class EvalImages:
+    """Images that a frozen network is judged on: what is read, and how it becomes the input of the network.
+
+    Attributes:
+        bank: reads them.
+        rows: int64 rows of the bank's data set, those that count.
+        normalize: of the network.
+        num_workers: processes that decode.
+    """
 
     bank: ImageBank
     rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
     normalize: Normalize
     num_workers: int
 
-    def batches(self, view: ViewSpec, rows: NDArray[np.int64], size: int, seed: int | None, epoch: int) -> EvalLoader:
+    @classmethod
+    def for_network(
+        cls,
+        images: ImageDataset,
+        network: InferenceNetwork,
+        device: torch.device,
+        *,
+        base_size: int,
+        num_workers: int | None,
+        max_bad_fraction: float,
+    ) -> EvalImages:
+        """Prepare the images of a data set that can be read, resized to ``base_size`` pixels."""
+        bank = ImageBank(images, channels=images.in_channels, base_size=base_size, device=device)
+        bank.check(max_bad_fraction)
+        spec = network.input_spec
+        return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
+
+    def labeled(self) -> EvalImages:
+        """Return those that have a label."""
+        return replace(self, rows=self.rows[self.bank.dataset.labels[self.rows] >= 0])
+
+    def batches(
+        self, view: ViewSpec, rows: NDArray[np.int64], size: int, *, seed: int | None = None, epoch: int = 0
+    ) -> EvalLoader:
+        """Return batches of some rows; with a seed, of random views."""
         return EvalLoader(
-            self.bank,
-            view,
-            rows=rows,
-            batch_size=size,
-            normalize=self.normalize,
-            num_workers=self.num_workers,
-            seed=seed,
-            epoch=epoch,
-            join_single=seed is not None,
-        )
+            self.bank, view, rows=rows, batch_size=size, normalize=self.normalize, num_workers=self.num_workers,
+            seed=seed, epoch=epoch, join_single=seed is not None,
+        )  # fmt: skip
 
     def classes(self, rows: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(self.labels[rows]).to(self.bank.device)
+        """Return the labels of some rows on the device."""
+        return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
 
-@dataclass(frozen=True)
-class _Score:
-    """One probe.
+def held_out_images(
+    run_config: BackboneRunConfig, split: str, data_root: Path | None
+) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
+    """Prepare the data of a run, and the images of it that are held out; return the options, too.
 
-    Attributes:
-        layer: name of the ReLU after the convolution, or ``embedding``.
-        channels: of its maps.
-        side: of its maps.
-        values: numbers that are left of them.
-        accuracy: share of the images whose class is the likeliest.
-        top5_accuracy: among the five likeliest; ``None`` for fewer than six classes.
+    Args:
+        run_config: of the run.
+        split: of the images, or auto.
+        data_root: where named sets are now; ``None``: where they were.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or none with labels.
     """
+    changes: dict[str, object] = {"eval_split": split} | ({} if data_root is None else {"data_root": data_root})
+    options = run_config.model_copy(update=changes)
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    if judged is None:
+        raise ConfigError(
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose a split of the set."
+        )
+    return options, prepared, judged
 
-    layer: str
-    channels: int
-    side: int
-    values: int
-    accuracy: float
-    top5_accuracy: float | None
+
+_Look: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
@@ -228,52 +240,61 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     run = load_run(config.checkpoint, config.which)
     if not isinstance(run.config, BackboneRunConfig):
         raise CheckpointError(
-            str(config.checkpoint), "has no held-out images", "Embed it and use `labelkit evaluate linear`."
+            str(config.checkpoint), "has no held-out images", "Embed with it and use `labelkit evaluate linear`."
         )
     network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}
-    changes: dict[str, object] = {"eval_split": config.split}
-    if config.data_root is not None:
-        changes["data_root"] = config.data_root
-    options = run.config.model_copy(update=changes)
-    prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    if judged is None:
-        raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
-        )
+    options, prepared, judged = held_out_images(run.config, config.split, config.data_root)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
+    spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
     train, test = (
-        _images(config, images, network, runtime, options.max_bad_fraction) for images in (prepared.dataset, judged)
+        EvalImages.for_network(
+            images,
+            network,
+            runtime.device,
+            base_size=resize_side(spec.size),
+            num_workers=config.num_workers,
+            max_bad_fraction=options.max_bad_fraction,
+        ).labeled()
+        for images in (prepared.dataset, judged)
     )
-    size, chiral = network.input_spec.size, prepared.dataset.chiral
-    view = classification_view(size, config.augmentation, chiral=chiral)
-    probes = _build(config, network, layers, len(prepared.dataset.class_names), runtime)
-    _train(config, network, layers, probes, train, view)
-    scores = _score(config, network, layers, probes, test, mirror=not chiral)
-    return _result(config, scores, len(train.rows), len(test.rows))
-
-
-def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, judged: int) -> SimpleResult:
-    best = max(scores, key=lambda score: score.accuracy)
+    for one in (train, test):
+        if len(one.rows) < 2:
+            raise DatasetError(
+                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a data set with more labels."
+            )
+    nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
+    with _looking(network, layers) as look:
+        with seeded_init(config.seed):
+            probes: list[nn.Sequential] = [
+                ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=_MAX_VALUES)
+                if layers
+                else nn.Sequential(nn.Flatten(), nn.Linear(one.shape[1], num_classes))
+                for one in look(nothing)
+            ]
+        probes = [probe.to(runtime.device) for probe in probes]
+        view = classification_view(spec.size, config.augmentation, chiral=chiral)
+        _train(config, look, probes, train, view)
+        scores = _score(config, look, probes, test, layers or (_EMBEDDING,), spec.size, mirror=not chiral)
+    best = max(scores, key=lambda score: float(score["accuracy"]))
     values: dict[str, object] = {
         "checkpoint": config.checkpoint,
-        "train_images": trained,
-        "images": judged,
-        "best_layer": best.layer,
-        "best_accuracy": best.accuracy,
-        "probes": [asdict(score) for score in scores],
+        "train_images": len(train.rows),
+        "images": len(test.rows),
+        "best_layer": best["layer"],
+        "best_accuracy": best["accuracy"],
+        "probes": scores,
         "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
     rows: list[list[Cell]] = [
         [
             number,
-            score.layer,
-            f"{score.channels} x {score.side} x {score.side}",
-            score.values,
-            percent(score.accuracy),
-            None if score.top5_accuracy is None else percent(score.top5_accuracy),
+            score["layer"],
+            f"{score['channels']} x {score['side']} x {score['side']}",
+            score["values"],
+            percent(score["accuracy"]),
+            None if score["top5_accuracy"] is None else percent(score["top5_accuracy"]),
         ]
         for number, score in enumerate(scores, 1)
     ]
@@ -281,25 +302,8 @@ def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, ju
     return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
 
 
-def _images(
-    config: EvaluateProbesConfig,
-    images: ImageDataset,
-    network: InferenceNetwork,
-    runtime: Runtime,
-    max_bad_fraction: float,
-) -> _Images:
-    spec = network.input_spec
-    base = resize_side(spec.size)
-    bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
-    bank.check(max_bad_fraction)
-    rows = bank.rows[images.labels[bank.rows] >= 0]
-    if len(rows) < 2:
-        raise DatasetError(images.name, f"only {len(rows)} images have a label", "Pass more.")
-    return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
-
-
 @contextmanager
-def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[Callable[[Tensor], list[Tensor]]]:
+def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[_Look]:
     """Give a function: images to the maps of the layers, or to the embedding as maps of one place."""
     with collect_outputs(list(layers.values())) as maps:
 
@@ -312,35 +316,8 @@ def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[
         yield look
 
 
-def _build(
-    config: EvaluateProbesConfig,
-    network: InferenceNetwork,
-    layers: dict[str, nn.ReLU],
-    num_classes: int,
-    runtime: Runtime,
-) -> list[_Probe]:
-    """A probe for each layer, as large as its maps are, or one for the embedding."""
-    spec = network.input_spec
-    nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
-    probes: list[_Probe] = []
-    with _looking(network, layers) as look, seeded_init(config.seed):
-        for one in look(nothing):
-            channels, side = one.shape[1:3]
-            probes.append(
-                ConvProbe(channels, side, num_classes, max_values=_MAX_VALUES)
-                if layers
-                else FeatureProbe(channels, num_classes)
-            )
-    return [probe.to(runtime.device) for probe in probes]
-
-
 def _train(
-    config: EvaluateProbesConfig,
-    network: InferenceNetwork,
-    layers: dict[str, nn.ReLU],
-    probes: list[_Probe],
-    images: _Images,
-    view: ViewSpec,
+    config: EvaluateProbesConfig, look: _Look, probes: list[nn.Sequential], images: EvalImages, view: ViewSpec
 ) -> None:
     """SGD on the sum of all losses; no probe has anything to do with another."""
     optimizer = torch.optim.SGD(
@@ -352,14 +329,11 @@ def _train(
     for probe in probes:
         probe.train()
     steps = -(-len(images.rows) // config.batch_size)
-    with (
-        _looking(network, layers) as look,
-        current_progress().task("train probes", total=config.epochs * steps) as task,
-    ):
+    with current_progress().task("train probes", total=config.epochs * steps) as task:
         for epoch in range(config.epochs):
             optimizer.param_groups[0]["lr"] = config.lr * 0.1 ** sum(drop <= epoch for drop in config.lr_drop_epochs)
             order = keyed_generator(config.seed, "probes", epoch).permutation(images.rows)
-            for batch in images.batches(view, order, config.batch_size, config.seed, epoch):
+            for batch in images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch):
                 maps, wanted = look(batch.images), images.classes(batch.rows)
                 losses = [
                     nn.functional.cross_entropy(probe(one), wanted) for probe, one in zip(probes, maps, strict=True)
@@ -373,37 +347,40 @@ def _train(
 @torch.no_grad()
 def _score(
     config: EvaluateProbesConfig,
-    network: InferenceNetwork,
-    layers: dict[str, nn.ReLU],
-    probes: list[_Probe],
-    images: _Images,
+    look: _Look,
+    probes: list[nn.Sequential],
+    images: EvalImages,
+    names: Iterable[str],
+    size: int,
     *,
     mirror: bool,
-) -> list[_Score]:
-    """Accuracy of each probe, its outputs averaged over the crops of an image."""
-    size = network.input_spec.size
-    view = ViewSpec(resize_side(size), resize_ratio=1.0)
-    ten = config.crops == "ten"
+) -> list[dict[str, Any]]:
+    """Accuracy of each probe, its outputs averaged over the crops of an image; top 5 of more than five classes."""
+    view, ten = ViewSpec(resize_side(size), resize_ratio=1.0), config.crops == "ten"
     for probe in probes:
         probe.eval()
     right = np.zeros((len(probes), 2), dtype=np.int64)
     shapes: list[tuple[int, int]] = []
-    with _looking(network, layers) as look:
-        for batch in images.batches(
-            view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
-        ):
-            sums: list[Tensor] = []
-            for crop in make_crops(batch.images, size, ten=ten, mirror=mirror):
-                maps = look(crop)
-                shapes = [(one.shape[1], one.shape[2]) for one in maps]
-                found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
-                sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-            wanted = images.classes(batch.rows)[:, None]
-            for number, scores in enumerate(sums):
-                best = scores.topk(min(5, scores.shape[1]), dim=1).indices == wanted
-                right[number] += [int(best[:, 0].sum()), int(best.sum())]
+    for batch in images.batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):
+        sums: list[Tensor] = []
+        for crop in make_crops(batch.images, size, ten=ten, mirror=mirror):
+            maps = look(crop)
+            shapes = [(one.shape[1], one.shape[2]) for one in maps]
+            found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
+            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+        wanted = images.classes(batch.rows)[:, None]
+        for number, scores in enumerate(sums):
+            best = scores.topk(min(5, scores.shape[1]), dim=1).indices == wanted
+            right[number] += [int(best[:, 0].sum()), int(best.sum())]
     top5 = len(images.bank.dataset.class_names) > 5
     return [
-        _Score(name, *shape, probe.num_values, one / len(images.rows), five / len(images.rows) if top5 else None)
-        for name, shape, probe, (one, five) in zip(layers or (_EMBEDDING,), shapes, probes, right.tolist(), strict=True)
+        {
+            "layer": name,
+            "channels": channels,
+            "side": side,
+            "values": getattr(probe, "num_values", channels),
+            "accuracy": one / len(images.rows),
+            "top5_accuracy": five / len(images.rows) if top5 else None,
+        }
+        for name, (channels, side), probe, (one, five) in zip(names, shapes, probes, right.tolist(), strict=True)
     ]

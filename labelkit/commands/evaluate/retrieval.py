@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
+from labelkit.commands.common.embeddings import (
+    block_bytes,
+    bounded_rows,
+    check_directions,
+    check_features,
+    split_rows,
+    unit_rows,
+)
 from labelkit.commands.common.labels import with_labels
-from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.formatting import percent
-from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -27,8 +34,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
 _ROLES = ("query", "gallery")
-
-_ClassRow = tuple[str, int, *tuple[float, ...]]
+_REMEDY = "Remove these images from the data set, or embed with another model."
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,13 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     own_rows = _own_rows(asked, held)
     available = len(held.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
-        raise ConfigError("-k", f"{max(config.k)} neighbors among {available} images", "Request fewer.")
+        raise ConfigError("-k", f"only {available} images are available, not {max(config.k)}", "Lower -k.")
     features = check_features(asked.store, asked.rows)
-    _check_directions(asked, features)
+    check_directions(asked.store, asked.rows, features, _REMEDY)
     found = features
     if not same:
         found = check_features(held.store, held.rows)
-        _check_directions(held, found)
+        check_directions(held.store, held.rows, found, _REMEDY)
     threads = config.threads or _num_threads()
     with current_progress().task("ranking", total=len(asked.rows)) as task:
         scores = score_retrieval(
@@ -94,7 +100,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         )
     if not len(scores.query_rows):
         raise StoreError(
-            f"{store.path}:/labels", "no image has another one of its class", "Choose others with --split."
+            f"{store.path}:/labels", "no image has another image of its class", "Choose other images with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
     return _result(config, asked, held, scores, nmi, names)
@@ -114,7 +120,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         if differing:
             raise Mismatch(
                 str(other.path),
-                f"was not embedded as {store.path} was: {', '.join(differing)} differ",
+                f"was embedded differently from {store.path}: {', '.join(differing)} differ",
                 "Embed both with the same model.",
             )
         names += [name for name in other.class_names if name not in set(names)]
@@ -124,7 +130,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         queries, gallery = (config.queries,), (config.gallery,)
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
         queries, gallery = _ROLES[:1], _ROLES[1:]
-        current_progress().message("images of split query search split gallery; use --split test for others")
+        current_progress().message("images of split query search split gallery; use --split to choose other images")
     else:
         splits = config.split
         if splits == ("auto",):
@@ -139,8 +145,8 @@ def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], opti
     if store.metric != "cosine":
         raise StoreError(
             str(store.path),
-            f"its embeddings are compared by {store.metric}, but retrieval is scored by cosine",
-            "Embed again.",
+            f"its embeddings are compared by {store.metric}, but retrieval scores need cosine",
+            "Repeat `embed`.",
         )
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
@@ -164,17 +170,6 @@ def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
     return np.where(held.rows[place] == asked.rows, place, -1)
 
 
-def _check_directions(side: _Side, features: NDArray[np.float32]) -> None:
-    zero = zero_rows(features)
-    if zero.any():
-        first = side.store.sample_ids[side.rows[np.flatnonzero(zero)[0]]]
-        raise StoreError(
-            f"{side.store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zero and have no direction to compare (first: {first})",
-            "Leave them out of the data set, or embed with another model.",
-        )
-
-
 def _num_threads() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdecimal() and int(text) > 0:
@@ -190,6 +185,8 @@ def _nmi(
     config: EvaluateRetrievalConfig,
 ) -> list[float]:
     """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
+    from sklearn.metrics import normalized_mutual_info_score
+
     if not config.nmi_seeds:
         return []
     labels = asked.labels
@@ -212,7 +209,7 @@ def _nmi(
                 generator=keyed_generator(seed, "retrieval nmi"),
                 num_inits=1,
             )
-            values.append(normalized_mutual_information(labels, groups.cluster_ids))
+            values.append(float(normalized_mutual_info_score(labels, groups.cluster_ids)))
             task.advance(1, nmi=values[-1])
     return values
 
@@ -247,46 +244,40 @@ def _result(
         "nmi_of_seeds": nmi,
         "block_rows": scores.block_rows,
     }
-    class_rows = _per_class(scores, names, config)
     if config.per_class:
-        values["per_class"] = [
-            {"class": row[0], "queries": row[1], "recall": dict(zip(map(str, config.k), row[2:], strict=False))}
-            | ({"map_at_r": row[-2], "r_precision": row[-1]} if config.at_r else {})
-            for row in class_rows
-        ]
+        values["per_class"] = _per_class(scores, names)
     kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
     params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
     params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
     made = store_scores(config, store, kept, params, held.store.content_digest)
-    return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
+    return SimpleResult(values, made, _tables(config, asked, held, scores, values))
 
 
 def _tables(
-    config: EvaluateRetrievalConfig,
-    asked: _Side,
-    held: _Side,
-    scores: RetrievalScores,
-    nmi: list[float],
-    duplicates: int | None,
-    class_rows: list[_ClassRow],
+    config: EvaluateRetrievalConfig, asked: _Side, held: _Side, scores: RetrievalScores, values: Mapping[str, Any]
 ) -> tuple[Table, ...]:
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
-    at_k = [f"R@{k}" for k in config.k]
-    columns = at_k + at_r
+    columns = [*(f"R@{k}" for k in config.k), *at_r]
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
-    if nmi:
-        columns, cells = [*columns, "NMI"], [*cells, percent(float(np.mean(nmi)))]
+    nmi = ([], []) if values["nmi"] is None else (["NMI"], [percent(values["nmi"])])
     who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
-    counts: list[Cell] = [len(scores.query_rows), len(np.unique(scores.labels))]
-    counts += [scores.num_lone, int(scores.tied.sum()), duplicates]
+    counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied", "same_file")]
     tables = [
-        Table(f"in %, by cosine: {who}", columns, [cells]),
+        Table(f"in %, by cosine: {who}", [*columns, *nmi[0]], [[*cells, *nmi[1]]]),
         Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
     ]
     if config.per_class:
-        shown: list[list[Cell]] = [[row[0], row[1], *(percent(value) for value in row[2:])] for row in class_rows]
-        tables.append(Table("means of each class in %", ["class", "queries", *at_k, *at_r], shown))
+        shown: list[list[Cell]] = [
+            [
+                one["class"],
+                one["queries"],
+                *map(percent, one["recall"].values()),
+                *(percent(one[name]) for name in ("map_at_r", "r_precision") if name in one),
+            ]
+            for one in values["per_class"]
+        ]
+        tables.append(Table("means of each class in %", ["class", "queries", *columns], shown))
     return tuple(tables)
 
 
@@ -307,13 +298,15 @@ def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int |
     return int((times > itself).sum())
 
 
-def _per_class(scores: RetrievalScores, names: list[str], config: EvaluateRetrievalConfig) -> list[_ClassRow]:
+def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:
     """Name, queries, recalls and scores at R of every class that has queries."""
-    rows = []
-    for label in np.unique(scores.labels) if config.per_class else []:
+    found = []
+    for label in np.unique(scores.labels):
         own = scores.labels == label
-        means = [float(value) for value in scores.recall[own].mean(axis=0)]
+        recall = dict(zip(map(str, scores.ks), scores.recall[own].mean(axis=0).tolist(), strict=True))
+        entry: dict[str, Any] = {"class": names[label], "queries": int(own.sum()), "recall": recall}
         if scores.average_precision is not None and scores.r_precision is not None:
-            means += [float(scores.average_precision[own].mean()), float(scores.r_precision[own].mean())]
-        rows.append((names[label], int(own.sum()), *means))
-    return rows
+            entry["map_at_r"] = float(scores.average_precision[own].mean())
+            entry["r_precision"] = float(scores.r_precision[own].mean())
+        found.append(entry)
+    return found

@@ -21,22 +21,22 @@ from labelkit.commands.evaluate.dense import (
     DenseInput,
     FrozenNetwork,
     MaskPicture,
-    MaskScores,
     WholeBatch,
-    choose_rows,
     choose_splits,
+    mask_scores,
     open_dense,
     percent_and_std,
     whole_batches,
     write_requested,
 )
-from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.models.inference import InferenceNetwork
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentation_head
@@ -63,14 +63,14 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        network, head = _train(config, given, rows.train_rows, lr, seed)
+        network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores())
         pictures += drawn
-    summary = MaskScores.average(scores, names)
+    summary = mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
-        **summary.values(),
+        **summary,
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
@@ -78,7 +78,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
+        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     tables = [
         Table(
@@ -93,19 +93,6 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
     """Return the rate at the end of a cosine; a linear head is trained without decay."""
     return 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
-
-
-def _train(
-    config: EvaluateSegmentationConfig, given: DenseInput, rows: NDArray[np.int64], lr: float, seed: int
-) -> tuple[FrozenNetwork, nn.Module]:
-    """Return what makes features of images, and logits of these."""
-    what = "network and head" if config.tune else "head"
-    with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
-        if config.tune:
-            tuned = tune_network(config, given.frozen, given.dataset, rows, lr, seed=seed, advance=task.advance)
-            return tuned, nn.Identity()
-        head = train_head(config, given.frozen, given.dataset, rows, lr, seed=seed, advance=task.advance)
-        return given.frozen, head
 
 
 def _score(
@@ -129,25 +116,17 @@ def _score(
 def _choose_lr(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
-    """Return the learning rate of highest mean IoU on images that are neither trained on nor scored, and all tried."""
+    """Return the learning rate of highest mean IoU on a fifth of the training images, held out, and all tried."""
     if len(config.rates) == 1:
         return config.rates[0], []
-    if config.select_split is None:
-        order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
-        cut = max(1, len(order) // 5)
-        judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
-    else:
-        _, judged = choose_rows(
-            given.dataset, config.select_split, (), option="--select-split", limit=config.max_images, seed=config.seed
-        )
-        trained = rows.train_rows
-    if not len(trained) or len(np.intersect1d(judged, trained)):
-        raise ConfigError(
-            "--select-split", "contains training images, or leaves none to train on", "Choose another split."
-        )
+    order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
+    cut = max(1, len(order) // 5)
+    judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
+    if not len(trained):
+        raise ConfigError("--lr", "several leave no image to train on, since one is held out", "Pass a single one.")
     tried = []
     for lr in config.rates:
-        network, head = _train(config, given, trained, lr, config.seed)
+        network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
         counts, _ = _score(network, given, head, judged)
         tried.append({"lr": lr, "mean_iou": counts.scores().mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
@@ -172,12 +151,12 @@ def _protocol(
         "augment": config.augment,
         "mirror": config.augment and not given.dataset.chiral,
         "absent_as_zero": False,
-        "select_split": config.select_split,
+        "select_split": None,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }
 
 
-def train_head(
+def train_segmenter(
     config: EvaluateSegmentationConfig,
     frozen: FrozenNetwork,
     dataset: ImageDataset,
@@ -185,48 +164,10 @@ def train_head(
     lr: float,
     *,
     seed: int,
-    advance: Callable[[int], None] = lambda number: None,
-) -> nn.Module:
-    """Train a segmentation head on frozen features with Adam, by cross-entropy over all pixels that are not ignored.
+) -> tuple[FrozenNetwork, nn.Module]:
+    """Train a head on frozen features with Adam, or, to tune, a copy of the network and a head with AdamW.
 
-    Args:
-        config: which head, and how it is trained.
-        frozen: the network.
-        dataset: has masks.
-        rows: images to train on.
-        lr: learning rate at the start.
-        seed: of the head's weights, the order and the crops.
-        advance: told how many images were seen.
-
-    Raises:
-        DivergenceError: the loss is no number.
-        DatasetError: an image or mask cannot be used.
-    """
-    if config.augment:
-        crops = training_crops(config, dataset, rows, frozen.size, seed)
-        source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
-    else:
-        source = _cached(config, frozen, dataset, rows, seed)
-    first = next(source)
-    head = build_segmentation_head(config.head, first[0].shape[3], len(dataset.mask_classes), seed).to(frozen.device)
-    optimizer = torch.optim.Adam(head.parameters(), lr=lr)
-    # clone: features are no longer of inference mode
-    batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
-    _fit(config, head, optimizer, batches, lr, advance)
-    return head.eval()
-
-
-def tune_network(
-    config: EvaluateSegmentationConfig,
-    frozen: FrozenNetwork,
-    dataset: ImageDataset,
-    rows: NDArray[np.int64],
-    lr: float,
-    *,
-    seed: int,
-    advance: Callable[[int], None] = lambda number: None,
-) -> FrozenNetwork:
-    """Fine-tune a copy of a network and a head with AdamW, by cross-entropy over all pixels that are not ignored.
+    The loss is the cross-entropy over all pixels that are not ignored.
 
     Args:
         config: which head, and how it is trained.
@@ -235,28 +176,45 @@ def tune_network(
         rows: images to train on.
         lr: learning rate at the start.
         seed: of the head's weights, the order and the crops.
-        advance: told how many images were seen.
 
     Returns:
-        the copy and its head, in evaluation mode: its features are logits.
+        what makes features of images, and what makes logits of these, both in evaluation mode: the network and the
+        head, or the tuned copy with its head, and the identity.
 
     Raises:
-        ConfigError: the network has no backbone, or no maps of several depths.
+        ConfigError: the network has no backbone to tune, or no maps of several depths.
         DivergenceError: the loss is no number.
         DatasetError: an image or mask cannot be used.
     """
-    size = config.train_size or frozen.size
-    tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
-    tuned.train()
-    # a bias or a norm has nothing to decay toward
-    decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
-    crops = training_crops(config, dataset, rows, frozen.size, seed)
-    batches = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
-    _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), batches, lr, advance)
-    return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size)
+    what = "network and head" if config.tune else "head"
+    with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
+        if config.tune:
+            size = config.train_size or frozen.size
+            assert isinstance(frozen.network, InferenceNetwork)
+            tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
+            tuned.train()
+            # a bias or a norm has nothing to decay toward
+            decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
+            others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
+            groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+            normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
+            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
+            _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), tuning, lr, task.advance)
+            return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
+        if config.augment:
+            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
+        else:
+            source = _cached(config, frozen, dataset, rows, seed)
+        first = next(source)
+        head = build_segmentation_head(config.head, first[0].shape[3], len(dataset.mask_classes), seed).to(
+            frozen.device
+        )
+        # clone: features are no longer of inference mode
+        batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
+        _fit(config, head, torch.optim.Adam(head.parameters(), lr=lr), batches, lr, task.advance)
+        return frozen, head.eval()
 
 
 def _fit(
@@ -274,7 +232,7 @@ def _fit(
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
-            remedy = "Use a smaller --lr, or look at the features."
+            remedy = "Use a smaller --lr, or check the features."
             raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say

@@ -9,7 +9,7 @@ semi-supervised task, which this is, it counts predictions there as wrong.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_requested
-from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
+from labelkit.commands.evaluate.options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
 from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError
@@ -34,17 +34,6 @@ _LONG_SIDE_STEP = 64
 _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
-@dataclass(frozen=True)
-class _ObjectScore:
-    """Means over the frames of a video, its first and last left out."""
-
-    film: str
-    number: int
-    frames: int
-    region: float
-    boundary: float
-
-
 def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """Evaluate patch features by propagating object masks through videos, scored by J and F.
 
@@ -57,7 +46,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
     films = list(_films(given.dataset, rows).items())
     patch = _patch_size(given.frozen)
-    scores: list[_ObjectScore] = []
+    scores: list[dict[str, Any]] = []
     pictures: list[MaskPicture] = []
     with current_progress().task("track", total=len(films)) as task:
         for film, frames in films:
@@ -71,16 +60,13 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         raise ConfigError(
             "--split", f"no video in {split} has an object and at least three frames", "Choose another split."
         )
-    region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
+    region, boundary = (float(np.mean([one[key] for one in scores])) for key in ("j", "f"))
     values: dict[str, object] = {
         "measured": f"objects of {given.dataset.name}/{split}",
         "jf": (region + boundary) / 2,
         "j": region,
         "f": boundary,
-        "objects": [
-            {"film": one.film, "object": one.number, "frames": one.frames, "j": one.region, "f": one.boundary}
-            for one in scores
-        ],
+        "objects": scores,
         **given.record,
         "protocol": {
             "split": split,
@@ -179,8 +165,8 @@ def _frame_features(
 
 def _score(
     film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
-) -> list[_ObjectScore]:
-    """Score every object of the first frame over all frames but the first and the last."""
+) -> list[dict[str, Any]]:
+    """Return means of J and F over all frames but the first and the last, for every object of the first frame."""
     truths = [read_pair(dataset, frame)[1] for frame in frames]
     if len(frames) < 3:
         return []
@@ -197,7 +183,7 @@ def _score(
         ]
         region = float(np.mean([region_similarity(found, true) for found, true in pairs]))
         boundary = float(np.mean([boundary_accuracy(found, true) for found, true in pairs]))
-        scores.append(_ObjectScore(film, number, len(pairs), region, boundary))
+        scores.append({"film": film, "object": number, "frames": len(pairs), "j": region, "f": boundary})
     return scores
 
 
@@ -225,17 +211,9 @@ def propagate_masks(
 
     Returns:
         (rows, cols, o) float, sums to 1 where the context's masks do.
-
-    Raises:
-        ValueError: shapes that do not fit, or a number out of range.
     """
     rows, columns, width = features.shape
     frames = len(context)
-    if context.shape != (frames, rows, columns, width) or masks.shape[:3] != (frames, rows, columns) or not frames:
-        shapes = [tuple(values.shape) for values in (features, context, masks)]
-        raise ValueError(f"shapes {shapes} of features, context and masks do not fit")
-    if radius < 0 or top_k < 1 or not temperature > 0:
-        raise ValueError(f"radius {radius}, top_k {top_k} or temperature {temperature} is out of range")
     cosines = context.reshape(-1, width) @ features.reshape(-1, width).T  # (f rows cols, rows cols)
     if radius:
         far = _far_apart(rows, columns, radius, features.device)

@@ -1,4 +1,4 @@
-"""Write rows, labels or a result of a store for other programs."""
+"""Write rows, labels, a result or the network of a store for other programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.parquet import Values, check_parquet, write_parquet
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ExportConfig
-from labelkit.errors import ConfigError, StoreError, output_exists
+from labelkit.errors import CheckpointError, ConfigError, StoreError
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
 from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -72,8 +72,6 @@ def export_store(config: ExportConfig) -> SimpleResult:
         check_parquet()
     store = open_store(config.index)
     if config.what == "model":
-        from labelkit.commands.exchange.onnx_model import export_model  # torch loads here
-
         return export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
     writers: dict[str, Callable[[BinaryIO], None]] = {
@@ -83,15 +81,12 @@ def export_store(config: ExportConfig) -> SimpleResult:
             file, export.columns, None if export.embeddings is None else export.blocks(), store.dim
         ),
     }
-    try:
-        if kind == ".npy":
-            commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
-        if kind == ".csv":
-            commit_bytes(out, _csv_lines(export), replace=config.overwrite)
-        else:
-            commit_file(out, writers[kind], replace=config.overwrite)
-    except FileExistsError as error:
-        raise output_exists(error.filename) from error
+    if kind == ".npy":
+        commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
+    if kind == ".csv":
+        commit_bytes(out, _csv_lines(export), replace=config.overwrite)
+    else:
+        commit_file(out, writers[kind], replace=config.overwrite)
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {
@@ -113,6 +108,51 @@ def export_store(config: ExportConfig) -> SimpleResult:
         [[str(values["what"]), count, None if export.embeddings is None else store.dim, values["bytes"], out]],  # type: ignore[list-item]  # bytes is a number
     )
     return SimpleResult(values, paths, (table,))
+
+
+def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
+    """Export the network of a store as an ONNX model from images (b, c, h, w) to embeddings (b, d).
+
+    The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
+    center, divide by 255, subtract ``mean``, divide by ``std``.
+
+    Raises:
+        ConfigError: packages are missing, or the file is there.
+        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
+    """
+    # torch loads here
+    from labelkit.commands.common.networks import recorded_network
+    from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
+
+    started, out = time.monotonic(), config.file
+    missing = missing_packages()
+    if missing:
+        problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
+        raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
+    model = store.model
+    network = recorded_network(model, config.checkpoint).network
+    notes = {
+        "name": model.name,
+        "source": model.source,
+        "weights_fingerprint": model.weights_fingerprint,
+        "preprocess": canonical_json(model.preprocess),
+    }
+    try:
+        content = onnx_bytes(network, notes)
+    except NotExported as error:
+        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it in labelkit only.") from error
+    commit_bytes(out, content, replace=config.overwrite)
+    values: dict[str, object] = {
+        "path": out,
+        "index": config.index,
+        "what": "model",
+        "model": model.name,
+        "dim": store.dim,
+        "bytes": len(content),
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    table = Table("", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), out]])
+    return SimpleResult(values, (out,), (table,))
 
 
 # ---- what is written
@@ -148,23 +188,17 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
     result = read_result(store, config.result)
     arrays = {"sample_ids": strings(store.sample_ids)}
     for name, value in result.arrays.items():
-        arrays[name] = (
-            strings([value]).reshape(())
-            if isinstance(value, str)
-            else strings(value)
-            if isinstance(value, list)
-            else value
-        )
+        texts = [value] if isinstance(value, str) else value
+        arrays[name] = strings(texts).reshape(np.shape(value)) if isinstance(texts, list) else value
     arrays["params"] = strings([canonical_json(result.params)]).reshape(())
     if kind == ".npz":
         return _Export({}, None, arrays)
     single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)
     columns = _hits(store, result) if "neighbor_rows" in result.arrays else _row_columns(store, result)
-    missing = single is None if kind == ".npy" else not columns
-    if missing:
+    if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
-        problem = f"{result.path} holds nothing that fits {kind}: {held}"
-        raise ConfigError("--out", problem, "Write .npz, which takes all of it.")
+        problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
+        raise ConfigError("--out", problem, "Write .npz, which can hold all arrays.")
     return _Export(columns, None, arrays, single)
 
 

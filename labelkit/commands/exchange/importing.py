@@ -19,17 +19,17 @@ from labelkit.commands.common.locations import remember_images
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ImportConfig
 from labelkit.data.datasets import natural_key, positions_of
-from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import open_store
+from labelkit.store.commit import translate_os_errors
+from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
-from labelkit.store.parts import translate_os_errors
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.writing import check_rows, imported_model, write_imported
+from labelkit.store.writing import check_rows, write_imported
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
@@ -91,13 +91,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
 
 def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     """Return what was read, and how messages call the row that a name stands in."""
-    wanted = {
-        "embeddings": config.embeddings_key,
-        "ids": config.ids_key,
-        "labels": config.labels_key,
-        "splits": config.splits_key,
-        "labeled": config.labeled_key,
-    }
+    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels", "splits", "labeled")}
     kind = config.source.suffix.lower()
     if kind == ".npy":
         rows = read_npy(config.source)
@@ -111,11 +105,11 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     if ids is None and "ids" not in rows.columns:
         inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
         if inside:
-            problem = f"no names found; it also has: {', '.join(inside[:_SHOWN_NAMES])}"
+            problem = f"no image names were found; the file also contains: {', '.join(inside[:_SHOWN_NAMES])}"
             raise Refused(
-                str(config.source), problem, "Name them: --ids-key GROUP/NAME --labels-key GROUP/NAME, or --ids."
+                str(config.source), problem, "Pass --ids-key GROUP/NAME and --labels-key GROUP/NAME, or --ids FILE."
             )
-        current_progress().message(f"{config.source}: no names: row numbers are used as ids; pass names with --ids")
+        current_progress().message(f"{config.source}: row numbers are used as ids; pass --ids to use names")
     if ids is None:
         return rows, rows.where
     if ids.suffix.lower() == ".txt":
@@ -133,7 +127,7 @@ def _write(
     for role, column in rows.columns.items():
         if role not in ("class_names", "split_names") and len(column) != n:
             where = str(config.source if config.ids is None or role in rows.found else config.ids)
-            raise Mismatch(where, f"{len(column)} {role} for {n} rows of {config.source}", "Give one per row.")
+            raise Mismatch(where, f"{len(column)} {role} for {n} embeddings of {config.source}", "Pass one for each.")
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
@@ -143,13 +137,13 @@ def _write(
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
             problem = f"{names[second]!r} is also the name in {name_where(first)}"
-            raise Refused(name_where(second), problem, "Give every row a name of its own.")
+            raise Refused(name_where(second), problem, "Give every embedding a unique name.")
     sample_ids = [names[row] for row in order]
     columns = _columns(rows.columns, order, name_where)
     word = f"sha256:{digests['source']}" if config.model is None else config.model
     plan = EmbeddingPlan(
         sample_ids=sample_ids,
-        model=imported_model(config.model or "imported", config.source.name, word),
+        model=ModelIdentity(config.model or "imported", source=config.source.name, preprocess={"imported": word}),
         dim=rows.embeddings.shape[1],
         batch_size=1,
         normalized=config.normalized,
@@ -178,7 +172,7 @@ def _names(column: Column | None, n: int, where: Callable[[int], str]) -> list[s
     for row, name in enumerate(names):
         fault = name_fault(name) or _text_fault(name)
         if fault:
-            remedy = "Names are paths below one folder, such as cat/0.png."
+            remedy = "As names, use paths relative to one folder, such as cat/0.png."
             raise Refused(where(row), f"the name {name!r} {fault}", remedy)
     return names
 
@@ -187,8 +181,8 @@ def _text_fault(text: str) -> str | None:
     try:
         name_bytes(text)
     except UnicodeEncodeError:
-        return "holds half of a character"
-    return "holds a NUL byte" if "\0" in text else None
+        return "contains an incomplete character"
+    return "contains a NUL byte" if "\0" in text else None
 
 
 def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> dict[str, Any]:
@@ -209,7 +203,7 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
         if bad.any():
             row = int(np.argmax(bad))
             problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
-            raise Refused(where(row), problem, "Mend it, or name another column with --labeled-key.")
+            raise Refused(where(row), problem, "Correct this value, or choose another column with --labeled-key.")
         labeled = (values == 1)[order]
     found: dict[str, Any] = {}
     if labels is not None:
@@ -230,30 +224,27 @@ def _numbered(
         return None, []
     texts: Sequence[object] = column if isinstance(column, list) else column.tolist()
     raw = None if names is None else [str(name) for name in names]
-    known = None if raw is None else [class_name(name) or name for name in raw]
     if raw is not None and len(set(raw)) < len(raw):
-        raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(raw)[:200]}", "Mend them.")
+        raise Refused(where(0), f"{what} names contain duplicates: {', '.join(raw)[:200]}", "Make them unique.")
     if not isinstance(column, list):
-        values = np.asarray(column)
-        limit = np.iinfo(np.int64).max if known is None else len(known) - 1
-        bad = (values < -1) | (values > limit)
+        limit = np.iinfo(np.int64).max if raw is None else len(raw) - 1
+        bad = (column < -1) | (column > limit)
         if bad.any():
             row = int(np.argmax(bad))
-            expected = "-1 for none, or more" if known is None else f"-1 to {limit}"
-            raise Refused(where(row), f"{what} {values[row]}, expected {expected}", "Mend it.")
-    if known is not None and not isinstance(column, list):
-        named: list[str | None] = [known[value] if value >= 0 else None for value in values.tolist()]
-        told = class_names([name for name in raw or () if class_name(name)])[1]
-    else:
-        named, told = class_names(texts)
+            expected = "-1 for none, or more" if raw is None else f"-1 to {limit}"
+            raise Refused(where(row), f"{what} {column[row]}, expected {expected}", "Correct this entry.")
+        if raw is not None:
+            texts = [raw[number] if number >= 0 else None for number in column.tolist()]
+    named, told = class_names(texts)
     for note in told:
         current_progress().message(f"{what}s: {note}")
+    known = None if raw is None else [class_name(name) or name for name in raw]
     found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
     there = {None, *found}
     for row, name in enumerate(named):
         fault = (name and _text_fault(name)) or (None if name in there else "is not among the names")
         if fault:
-            raise Refused(where(row), f"the {what} {name!r} {fault}", "Mend it.")
+            raise Refused(where(row), f"the {what} {name!r} {fault}", "Correct this entry.")
     return positions_of(named, found), found
 
 
@@ -273,7 +264,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
     def look(row: int) -> str | None:
         try:
             content = read_image_file(folder / sample_ids[row])
-            height, width, _ = decode_image(content, 3).shape
+            height, width, _ = EncodedImage(content).decode(3).shape
         except BadImage as error:
             return f"{sample_ids[row]}: {error.reason}"
         sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)
@@ -291,5 +282,5 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
-        raise DatasetError(str(folder), problem, "Check --images, or leave it out: then images are not known.")
+        raise DatasetError(str(folder), problem, "Check --images, or remove --images to import without images.")
     return {"sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
-_FILES = option("Files", preset=False)
-_MEANING = option("Contents", preset=False)
-_ROWS = option("Rows", preset=False)
-_STORE = option("Store", preset=False)
-_OUTPUT = option("Output", preset=False)
+_FILES = panel("Files", preset=False)
+_MEANING = panel("Contents", preset=False)
+_ROWS = panel("Rows", preset=False)
+_STORE = panel("Store", preset=False)
+_OUTPUT = panel("Output", preset=False)
 
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
 EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
@@ -33,69 +33,47 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
 
     command: ClassVar[tuple[str, ...]] = ("import",)
 
-    source: Path = Field(
-        ...,
-        description="File of embeddings: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).",
-        json_schema_extra=_FILES,
-    )
-    ids: Path | None = Field(
+    source: Path = _FILES(..., "File of embeddings: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).")
+    ids: Path | None = _FILES(
         None,
-        description="Image names in the order of the embeddings: .txt with one per line, or .csv with a column "
+        "Image names in the order of the embeddings: .txt with one name per line, or .csv with a column "
         "path and optional labels and splits. Default: the names in --source, else row numbers.",
-        json_schema_extra=_FILES,
     )
-    images: Path | None = Field(
+    images: Path | None = _FILES(
         None,
-        description="Folder of the images, to which names are relative. The store then also records digests and "
+        "Folder of the images, to which names are relative. The store then also records digests and "
         "sizes of the files. Default: none; digests and sizes stay unknown.",
-        json_schema_extra=_FILES,
     )
-    embeddings_key: str | None = Field(
+    embeddings_key: str | None = _MEANING(
         None,
-        description="Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or "
-        "column names (a,b,c). Default: an array or columns with a usual name, else the only table or the numbered "
-        "columns.",
-        json_schema_extra=_MEANING,
+        "Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or column names "
+        "(a,b,c). Default: an array or columns with a usual name, else the only table or the numbered columns.",
     )
-    ids_key: str | None = Field(
-        None,
-        description="Array or column with the image names; default: an array or column with a usual name.",
-        json_schema_extra=_MEANING,
+    ids_key: str | None = _MEANING(
+        None, "Array or column with the image names; default: an array or column with a usual name."
     )
-    labels_key: str | None = Field(
+    labels_key: str | None = _MEANING(
         None,
-        description="Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an "
+        "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an "
         "array or column with a usual name, if any.",
-        json_schema_extra=_MEANING,
     )
-    splits_key: str | None = Field(
-        None,
-        description="Array or column with the splits; default: an array or column with a usual name, if any.",
-        json_schema_extra=_MEANING,
+    splits_key: str | None = _MEANING(
+        None, "Array or column with the splits; default: an array or column with a usual name, if any."
     )
-    labeled_key: str | None = Field(
-        None,
-        description="Array or column that is 1 where training may use the label, else 0; default: labeled, if present.",
-        json_schema_extra=_MEANING,
+    labeled_key: str | None = _MEANING(
+        None, "Array or column that is 1 where training may use the label, else 0; default: labeled, if present."
     )
-    model: str | None = Field(
+    model: str | None = _ROWS(
         None,
+        "Name of the model that made the embeddings. Only stores with the same model name can be "
+        "compared. Default: unknown; this store cannot then be compared with any other.",
         min_length=1,
         max_length=200,
-        description="Name of the model that made the embeddings. Only stores with the same model name can be "
-        "compared. Default: unknown; this store cannot then be compared with any other.",
-        json_schema_extra=_ROWS,
     )
-    metric: Literal["cosine", "l2", "dot"] = Field(
-        "cosine", description="Metric for comparing embeddings.", json_schema_extra=_ROWS
-    )
-    normalized: bool = Field(
-        False, description="Declare that all embeddings have unit length; this is checked.", json_schema_extra=_ROWS
-    )
-    dtype: Literal["auto", "float32", "float16"] = Field(
-        "auto",
-        description="Data type of the stored embeddings; auto: float16 for float16 input, else float32.",
-        json_schema_extra=_ROWS,
+    metric: Literal["cosine", "l2", "dot"] = _ROWS("cosine", "Metric for comparing embeddings.")
+    normalized: bool = _ROWS(False, "Declare that all embeddings have unit length; this is checked.")
+    dtype: Literal["auto", "float32", "float16"] = _ROWS(
+        "auto", "Data type of the stored embeddings; auto: float16 for float16 input, else float32."
     )
 
     @field_validator("source")
@@ -112,17 +90,17 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     def _options_mean_something(self) -> ImportConfig:
         kind = self.source.suffix.lower()
         if kind == ".csv" and self.ids is not None:
-            raise ValueError("--ids goes with files of arrays; a CSV names its rows in a column (--ids-key)")
+            raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
-            raise ValueError("--embeddings-key has no meaning for a .npy file, which is one array")
+            raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
-            raise ValueError("the names come from --ids or from --ids-key")
+            raise ValueError("pass either --ids or --ids-key, not both")
         keys = (self.ids_key, self.labels_key, self.splits_key, self.labeled_key)
         is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
         if kind == ".npy" and not is_csv and any(key is not None for key in keys):
-            raise ValueError("a .npy file has no other arrays; keys name columns of --ids FILE.csv")
+            raise ValueError("a .npy file contains no other arrays: keys select columns of --ids FILE.csv")
         if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
-            raise ValueError("--out is a file to read")
+            raise ValueError("--out is also an input: choose another name")
         return self
 
 
@@ -131,33 +109,25 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("export",)
 
-    out: Path | None = Field(
+    out: Path | None = _OUTPUT(
         None,
-        description="File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz, .csv, or "
+        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz, .csv, or "
         ".parquet (needs pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: next "
         "to the store, with its name and the extension of --format.",
-        json_schema_extra={**_OUTPUT, "makes": "export"},
+        makes="export",
     )
-    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(
-        None, description="File format; default: by the extension of --out.", json_schema_extra=_OUTPUT
+    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = _OUTPUT(
+        None, "File format; default: by the extension of --out."
     )
-    what: Literal["embeddings", "labels", "result", "model"] = Field(
+    what: Literal["embeddings", "labels", "result", "model"] = _STORE(
         "embeddings",
-        description="What to write. embeddings: embeddings with names, labels and splits; labels: names, labels "
+        "What to write. embeddings: embeddings with names, labels and splits; labels: names, labels "
         "and splits only; result: a stored result; model: the network that made the embeddings.",
-        json_schema_extra=_STORE,
     )
-    checkpoint: Path | None = Field(
-        None,
-        description="With --what model: run folder or weights file of the network. Default: its last known location.",
-        json_schema_extra=_STORE,
+    checkpoint: Path | None = _STORE(
+        None, "Run folder or weights file of the network (with --what model). Default: its last known location."
     )
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="With --what result: name of the result.",
-        json_schema_extra=_STORE,
-    )
+    result: str | None = _STORE(None, "Name of the result (with --what result).", pattern=RESULT_NAME)
 
     @field_validator("out")
     @classmethod
@@ -167,23 +137,23 @@ class ExportConfig(OverwriteOption, IndexOption):
     @model_validator(mode="after")
     def _format_is_known(self) -> ExportConfig:
         if self.out is None and self.format is None:
-            raise ValueError("give --out FILE, or --format for a file beside the store")
+            raise ValueError("pass --out FILE, or --format to write a file next to the store")
         if self.out is not None and self.format is not None and self.kind != f".{self.format}":
-            raise ValueError(f"--format {self.format} and --out {self.out.name} are two formats")
+            raise ValueError(f"--format {self.format} and --out {self.out.name} are different formats: remove --format")
         return self
 
     @model_validator(mode="after")
     def _result_is_named(self) -> ExportConfig:
         if (self.what == "result") != (self.result is not None):
-            raise ValueError("--what result and --result NAME go together")
+            raise ValueError("--what result and --result NAME require each other")
         return self
 
     @model_validator(mode="after")
     def _model_is_onnx(self) -> ExportConfig:
         if (self.what == "model") != (self.kind == ".onnx"):
-            raise ValueError("--what model goes with --out NAME.onnx or --format onnx, and with no other format")
+            raise ValueError("--what model writes only ONNX: pass --out NAME.onnx or --format onnx")
         if self.checkpoint is not None and self.what != "model":
-            raise ValueError("--checkpoint goes with --what model")
+            raise ValueError("--checkpoint requires --what model")
         return self
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,10 +39,10 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:
-        problem = f"gives labels of {len(classes)} classes to the rows in use: a label is compared with those of others"
-        raise DatasetError(given.where, problem, "Pass more --labels.")
+        problem = f"has labels of {len(classes)} classes for these images, but at least two classes are needed"
+        raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
-    images = None if config.sheet is None else StoredImages.from_store(store, of_store, config)
+    images = None if config.sheet is None else StoredImages(store, of_store, config)
     doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     judged = int(np.isfinite(doubts.score).sum())
@@ -53,20 +51,16 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         current_progress().message(f"{alone} labels are the only ones of their class, so they cannot be checked")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * judged:
-        current_progress().warning(
-            f"{len(found)} of {judged} labels are doubtful. Such a high number suggests poor embeddings or too "
-            f"few labels per class rather than wrong labels: check only the first ones"
+        current_progress().message(
+            "many labels look doubtful, because there are few labels per class or the embeddings do not separate the "
+            "classes: check only the first ones of the list"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [store.sample_ids[int(row)] for row in of_store]
     lines = [_line(place, paths, names, labels, doubts) for place in found.tolist()]
     write_table(config, COLUMNS, lines)
     if images is not None:
-        triples = [_pictures(place, names, labels, doubts) for place in found.tolist()]
-        beside = max(1, config.columns // 3)
-        lines_of = [triples[start : start + beside] for start in range(0, len(triples), beside)]
-        wide = config.model_copy(update={"columns": max(3, config.columns)})
-        images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
+        images.draw_groups(config, [_pictures(place, names, labels, doubts) for place in found.tolist()])
     return _summary(config, len(labeled), judged, lines)
 
 

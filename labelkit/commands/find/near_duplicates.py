@@ -14,8 +14,7 @@ from PIL import Image
 
 from labelkit.algorithms.near_duplicates import SIDE, Agreement, coarse_rows, compare_pictures
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindDuplicatesConfig
@@ -74,7 +73,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    images = StoredImages.from_store(store, rows, config)
+    images = StoredImages(store, rows, config)
     features = stored_rows(store, rows)
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))

@@ -14,36 +14,43 @@ _QUERIES = 1024
 
 
 def nearest_others(
-    rows: Rows, k: int, what: str, among: NDArray[np.bool_] | None = None
+    rows: Rows,
+    k: int,
+    what: str,
+    among: NDArray[np.bool_] | None = None,
+    queries: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the k nearest other rows of each row by cosine, nearest first.
+    """Find the k nearest other rows of rows by cosine, nearest first.
 
     Args:
         rows: (n, d) of any length.
         k: wanted; fewer if there are fewer rows.
         what: for the progress.
         among: (n,) which rows may be neighbors; ``None``: all.
+        queries: (m,) places of the rows that are looked up; ``None``: all n.
 
     Returns:
-        cosines (n, k) float32 and places (n, k) int64; NaN and -1 for rows of zeros, which have no direction and are
+        cosines (m, k) float32 and places (m, k) int64; NaN and -1 for rows of zeros, which have no direction and are
         nobody's neighbor, and where there are no more.
     """
-    cosines = np.full((len(rows), k), np.nan, dtype=np.float32)
-    places = np.full((len(rows), k), -1, dtype=np.int64)
+    asked = np.arange(len(rows)) if queries is None else queries
+    cosines = np.full((len(asked), k), np.nan, dtype=np.float32)
+    places = np.full((len(asked), k), -1, dtype=np.int64)
     directed = ~zero_rows(rows)
     gallery = np.flatnonzero(directed if among is None else directed & among)
-    number = min(k, len(gallery) - 1)
+    number = min(k, len(gallery) - int(np.isin(asked, gallery).any()))
     if number < 1:
         return cosines, places
     search = ExactSearch(rows.subset(gallery) if isinstance(rows, StoredRows) else rows[gallery], metric="cosine")
-    queries = np.flatnonzero(directed)
-    with current_progress().task(what, total=len(queries)) as task:
-        for start in range(0, len(queries), _QUERIES):
-            own = queries[start : start + _QUERIES]
-            scores, found = search.search(rows[own], number + 1)
-            others = gallery[found] != own[:, None]
-            others[others.all(axis=1), -1] = False  # a row that is no neighbor, or not the first of equal ones
-            cosines[own, :number] = scores[others].reshape(len(own), number)
-            places[own, :number] = gallery[found[others]].reshape(len(own), number)
-            task.advance(len(own))
+    lines = np.flatnonzero(directed[asked])
+    with current_progress().task(what, total=len(lines)) as task:
+        for start in range(0, len(lines), _QUERIES):
+            part = lines[start : start + _QUERIES]
+            own = asked[part]
+            scores, found = search.search(rows[own], min(number + 1, len(gallery)))
+            # the row itself comes last, so that it is cut off; or else one too many
+            kept = np.argsort(gallery[found] == own[:, None], axis=1, kind="stable")[:, :number]
+            cosines[part, :number] = np.take_along_axis(scores, kept, 1)
+            places[part, :number] = gallery[np.take_along_axis(found, kept, 1)]
+            task.advance(len(part))
     return cosines, places

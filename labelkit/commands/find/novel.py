@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.novelty import arrival_novelty, novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_features, check_finite, split_rows, zero_rows
-from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import rows_in_other_store
 from labelkit.commands.common.stored_predictions import (
@@ -23,11 +21,11 @@ from labelkit.commands.common.stored_predictions import (
     new_groups,
     read_stored_predictions,
 )
+from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindNovelConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
 from labelkit.data.path_rule import escaped_path
 from labelkit.errors import StoreError
-from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
@@ -37,19 +35,6 @@ _SHOWN = 20
 _EACH_TURN = 5
 # of a later image, among earlier and among other later ones
 _NEIGHBORS = 5
-
-
-@dataclass(frozen=True)
-class _Nearest:
-    """Of m images, the images among some others that are most like each.
-
-    Attributes:
-        cosines: (m, k) float64, the largest first; -1 where an image has no direction.
-        rows: (m, k) int64 of the store; -1 there.
-    """
-
-    cosines: NDArray[np.float64]
-    rows: NDArray[np.int64]
 
 
 def find_novel(config: FindNovelConfig) -> SimpleResult:
@@ -63,30 +48,30 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     store = open_store(config.index)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":
-        problem = f"holds {result.kind} ({result.stage}), and no answers"
-        raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")
+        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        raise StoreError(result.where, problem, "Pass a result of `discover answer` as --answer.")
     found, is_new = read_stored_predictions(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
-            raise StoreError(str(result.path), f"has {what}", "Make predictions with both: `labelkit discover answer`.")
+            raise StoreError(str(result.path), f"has {what}", "Create both with `labelkit discover answer`.")
     earlier = None if config.previous is None else _earlier(store, config.previous)
     if earlier is not None:
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
             problem = (
-                f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
+                f"contains all but {len(rows)} of the unlabeled images, but later images are compared with each other"
             )
-            raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
-    images = None if config.sheet is None else StoredImages.from_store(store, np.arange(store.n), config)
-    nearest = _nearest(config, store, rows, given, 1)
+            raise StoreError(str(config.previous), problem, "Pass an earlier store, or remove --previous.")
+    images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
+    cosines, near_rows = _nearest(store, rows, given, 1)
     if earlier is None:
-        scores = novelty(_new_shares(config, store, result, rows, is_new), nearest.cosines[:, 0])
+        scores = novelty(_new_shares(config, store, result, rows, is_new), cosines[:, 0])
     else:
         there = np.flatnonzero(earlier | (kinds == "given"))
-        sides = [_nearest(config, store, rows, among, _NEIGHBORS).cosines for among in (there, rows)]
+        sides = [_nearest(store, rows, among, _NEIGHBORS)[0] for among in (there, rows)]
         scores = arrival_novelty(*sides)
     new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
@@ -94,15 +79,12 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     if earlier is None:
         order = _in_turns(order, guesses)
     order = order[: config.num_images]
-    near = nearest.rows[:, 0]
+    near = near_rows[:, 0]
     lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
     write_table(config, COLUMNS, lines)
     if images is not None:
         pairs = [_pictures(int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
-        beside = max(1, config.columns // 2)
-        lines_of = [pairs[start : start + beside] for start in range(0, len(pairs), beside)]
-        wide = config.model_copy(update={"columns": max(2, config.columns)})
-        images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
+        images.draw_groups(config, pairs)
     values = _summary(config, result.name, lines, Counter(filter(None, guesses)), len(rows), len(given))
     if earlier is not None:
         values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
@@ -143,43 +125,23 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
     if not held.any():
         raise StoreError(
             str(before.path),
-            f"holds none of the images of {store.path}",
-            "Name a store of some of the same images with --previous.",
+            f"contains none of the images of {store.path}",
+            "Pass a store with some of the same images as --previous.",
         )
     return held
 
 
 def _nearest(
-    config: FindNovelConfig, store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
-) -> _Nearest:
-    """Look up the nearest other images among some, by cosine: k, or all if there are fewer.
-
-    Raises:
-        StoreError: rows that are not finite.
-    """
+    store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return cosines and rows, (m, k) each, of the k nearest other images among some; -1 where there is none."""
+    mask = np.zeros(store.n, dtype=np.bool_)
+    mask[among] = True
+    features = StoredRows(store.embeddings, in_blocks=False)
     what = f"comparing {len(rows):,} images with {len(among):,} others"
-    gallery = stored_rows(store, among)
-    directed = ~zero_rows(gallery)
-    gallery, among = gallery.subset(np.flatnonzero(directed)), among[directed]
-    number = min(k, len(among) - int(np.isin(rows, among).any()))
-    cosines, places = np.full((len(rows), max(1, number)), -1.0), np.full((len(rows), max(1, number)), -1)
-    if number < 1:
-        return _Nearest(cosines, places)
-    search = ExactSearch(gallery, metric="cosine")
-    source = StoredRows(store.embeddings, rows, in_blocks=True)
-    with current_progress().task(what, total=len(rows)) as task:
-        for block in blocks(len(rows), store.dim):
-            features = source[block]
-            check_finite(store, rows[block], features)
-            asked = np.flatnonzero(features.any(axis=1))
-            if len(asked):
-                near, found = search.search(features[asked], min(number + 1, len(among)))
-                itself = among[found] == rows[block][asked, None]
-                kept = np.argsort(itself, axis=1, kind="stable")[:, :number]
-                cosines[block][asked] = np.take_along_axis(near, kept, 1)
-                places[block][asked] = np.take_along_axis(among[found], kept, 1)
-            task.advance(len(features))
-    return _Nearest(cosines, places)
+    cosines, places = nearest_others(features, k, what, mask, rows)
+    columns = max(1, int((places >= 0).any(axis=0).sum()))
+    return np.nan_to_num(cosines[:, :columns].astype(np.float64), nan=-1.0), places[:, :columns]
 
 
 def _new_shares(
@@ -195,7 +157,7 @@ def _new_shares(
         raise StoreError(
             str(result.path),
             "was made by an earlier version, without the data needed here",
-            "Make it again with --overwrite.",
+            "Recreate the result with --overwrite.",
         )
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
     AddedLabelsOption,
@@ -18,17 +16,17 @@ from labelkit.options.shared import (
     StoredImagesOptions,
 )
 
-_WHICH = option("Selection")
-_OUTPUT = option("Output", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_SELECTION = panel("Selection")
+_STORE = panel("Store", preset=False)
+_SELECTION_ONLY = panel("Selection", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
     """Options shared by the ``labelkit find`` commands."""
 
-    out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
-    sheet: Path | None = Field(
-        None, description="Also save a contact sheet in this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
-    )
+    out: Path = _OUTPUT(..., "CSV to write.", makes="csv")
+    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet in this PNG.", makes="png")
 
 
 class FindDuplicatesConfig(FindConfig):
@@ -36,15 +34,9 @@ class FindDuplicatesConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
-    bursts: bool = Field(
-        True, description="Also list different photos of the same scene, as kind burst.", json_schema_extra=_WHICH
-    )
-    neighbors: int = Field(
-        10,
-        ge=1,
-        le=200,
-        description="Number of nearest images to compare each image with, by embedding and again by pixels.",
-        json_schema_extra=_WHICH,
+    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind burst).")
+    neighbors: int = _SELECTION(
+        10, "Number of nearest images with which each image is compared, by embedding and by pixels.", ge=1, le=200
     )
 
 
@@ -53,12 +45,8 @@ class FindOddConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "odd")
 
-    neighbors: int = Field(
-        5,
-        ge=1,
-        le=200,
-        description="Rank of the neighbor whose distance is the outlier score (5: the fifth nearest).",
-        json_schema_extra=_WHICH,
+    neighbors: int = _SELECTION(
+        5, "Rank of the neighbor whose distance is the outlier score (5: the fifth nearest).", ge=1, le=200
     )
 
 
@@ -73,19 +61,14 @@ class FindNovelConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "novel")
 
-    answer: str | None = Field(
+    answer: str | None = _STORE(
         None,
+        "Result from `discover answer` to take labels and groups from; default: the newest (answer, answer-2, ...).",
         pattern=RESULT_NAME,
-        description="Result from `discover answer` to take labels and groups from; default: the newest (answer, "
-        "answer-2, ...).",
-        json_schema_extra=option("Store", preset=False),
     )
-    previous: Path | None = Field(
+    previous: Path | None = _SELECTION_ONLY(
         None,
-        description="Earlier store. List only images that are not in it, starting with those closer to each other "
-        "than to any earlier or labeled image.",
-        json_schema_extra=option("Selection", preset=False),
+        "Earlier store, whose images are not listed. Images closer to each other than to any earlier or "
+        "labeled image are listed first.",
     )
-    num_images: int = Field(
-        100, ge=1, description="Number of images to list.", json_schema_extra={"panel": "Selection", "short": "-n"}
-    )
+    num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

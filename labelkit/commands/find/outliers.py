@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, neighbor_deviations, outlier_scores
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.nearest import nearest_others
 from labelkit.commands.find.options import FindOddConfig
@@ -41,12 +40,12 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     images: StoredImages | None = None
     if store.has_images or config.sheet is not None:
-        images = StoredImages.from_store(store, rows, config)
+        images = StoredImages(store, rows, config)
     else:
         current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:
         current_progress().warning(
-            f"{len(rows)} images are too few to judge outliers: none is compared with the others"
+            f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
         )
     features = stored_rows(store, rows)
     tones = sizes = None
@@ -74,10 +73,10 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         lines.append([escaped_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
     write_table(config, COLUMNS, lines)
     if images is not None:
-        cells = [
-            (place, (images.name(place), ", ".join(why))) for place, why in zip(odd.tolist(), reasons, strict=True)
-        ]
-        images.draw(config, [cells[start : start + config.columns] for start in range(0, len(cells), config.columns)])
+        images.draw_groups(
+            config,
+            [[(place, (images.name(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
+        )
     return _summary(config, len(rows), images, names, reasons, highest[odd])
 
 

@@ -9,17 +9,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.images.read import embedded_pixels, indexed_images, pixels_by_name
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
 from labelkit.errors import DatasetError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -34,32 +33,27 @@ _TOGETHER = 512
 _MOST_LINES = 100
 
 
-@dataclass
 class StoredImages:
     """Image files behind some rows of a store.
 
-    Attributes:
+    Args:
         store: whose.
         rows: (m,) int64 of it.
+        config: says where the images are.
+
+    Attributes:
         files: the data set with the images.
         left_out: why images were not measured, and how many; filled by :meth:`measure`.
+
+    Raises:
+        DatasetError: they are not where they were.
+        Mismatch: the rows were imported without their images.
     """
 
-    store: EmbeddingStore
-    rows: NDArray[np.int64]
-    files: ImageDataset
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def from_store(cls, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> StoredImages:
-        """Locate the image files of a store.
-
-        Raises:
-            DatasetError: they are not where they were.
-            Mismatch: the rows were imported without their images.
-        """
-        assert len(store.sha256) == store.n
-        return cls(store, rows, indexed_images(store, config.dataset, config.data_root))
+    def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> None:
+        self.store, self.rows, self._digests = store, rows, np.asarray(store.sha256)
+        self.files: ImageDataset = indexed_images(store, config.dataset, config.data_root)
+        self.left_out: Counter[str] = Counter()
 
     def measure(
         self,
@@ -82,20 +76,12 @@ class StoredImages:
             DatasetError: not one image can be read.
         """
         row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
-        digests = np.asarray(self.store.sha256)
 
         def one(place: int) -> T | str:
             row = int(self.rows[place])
             there = row_of.get(self.store.sample_ids[row])
-            if there is None:
-                return "not in the data set"
-            try:
-                encoded = self.files.source.read(there)
-                if encoded.sha256 != digests[row].tobytes():
-                    return "not the image that was embedded"
-                return work(encoded.decode(1, least_side=least_side))
-            except BadImage as error:
-                return error.reason
+            pixels = embedded_pixels(self.files, there, self._digests[row], 1, least_side)
+            return pixels if isinstance(pixels, str) else work(pixels)
 
         places = range(len(self.rows)) if wanted is None else wanted.tolist()
         total = len(places)
@@ -138,14 +124,19 @@ class StoredImages:
             return
         if len(lines) > _MOST_LINES:
             current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
-        row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
-
-        def picture(place: int, texts: tuple[str, ...]) -> Picture:
-            there = row_of.get(self.name(place))
-            return Picture(None if there is None else image_pixels(self.files, there), texts)
-
-        shown = [[picture(*one) for one in line[: config.columns]] for line in lines[:_MOST_LINES]]
+        pixels_of = pixels_by_name(self.files)
+        shown = [
+            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[: config.columns]]
+            for line in lines[:_MOST_LINES]
+        ]
         write_contact_sheet(config.sheet, shown)
+
+    def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
+        """Write the contact sheet, if requested, of groups of pictures (position, texts below) that stay together."""
+        size = len(groups[0]) if groups else 1
+        beside = max(1, config.columns // size)
+        lines = [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)]
+        self.draw(config.model_copy(update={"columns": max(size, config.columns)}), lines)
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:

@@ -101,7 +101,7 @@ class KeypointReader:
             try:
                 keypoints, is_cached = self._found(row)
             except BadImage as error:
-                return -1, f"{self._dataset.sample_ids[self._dataset_rows[row]]}: {error.reason}; it gets no partner"
+                return -1, f"{self._dataset.sample_ids[self._dataset_rows[row]]}: {error.reason}; it is not matched"
             return len(keypoints.points), is_cached
 
         found = pool.map(lambda row, context: context.run(work, row), *_in_contexts(range(len(self._sha256))))

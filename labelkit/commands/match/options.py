@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
-from pydantic.config import JsonDict
 
+from labelkit.options.base import panel
 from labelkit.options.shared import STORE, OverwriteOption, StoredImagesOptions
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_STORE = panel("Store", preset=False)
+_OUTPUT = panel("Output", preset=False)
 
 
 class MatchConfig(OverwriteOption, StoredImagesOptions):
@@ -37,7 +37,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
         description="Store, NAME.h5, whose embeddings decide which images to compare.",
         json_schema_extra=STORE,
     )
-    split: str = Field("all", description="Split to compare, or all.", json_schema_extra=_STORE)
+    split: str = _STORE("all", "Split to compare, or all.")
 
     num_clusters: int | None = Field(
         None,
@@ -47,11 +47,5 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     )
     seed: int = Field(0, ge=0, description="Random seed for the clustering.")
 
-    out: Path | None = Field(
-        None, description="File to write; default: INDEX-matches.h5.", json_schema_extra={**_OUTPUT, "makes": "matches"}
-    )
-    sheet: Path | None = Field(
-        None,
-        description="Also save examples of the matches in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    out: Path | None = _OUTPUT(None, "File to write; default: INDEX-matches.h5.", makes="matches")
+    sheet: Path | None = _OUTPUT(None, "Also save examples of the matches in this PNG.", makes="png")

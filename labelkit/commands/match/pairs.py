@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,32 +40,6 @@ _CANDIDATES, _PARTNERS = 20, 2
 _SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """What the comparison of images came to.
-
-    Attributes:
-        keypoints: those of every image.
-        pairs: (p, 2) rows that were compared.
-        found: the pairs that match.
-        cached_pairs: pairs that had been compared before.
-        keypoint_seconds: until all keypoints were there.
-        seconds: in all.
-    """
-
-    keypoints: KeypointReader
-    pairs: NDArray[np.int64]
-    found: Matches
-    cached_pairs: int
-    keypoint_seconds: float
-    seconds: float
-
-    @property
-    def without_keypoints(self) -> int:
-        """Number of images that were read but have no keypoints."""
-        return int((self.keypoints.num_keypoints == 0).sum())
-
-
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
     """Find images of a store that show the same thing, and write the matches; a stopped run continues from the cache.
 
@@ -87,20 +60,54 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         )
     images = indexed_images(store, config.dataset, config.data_root)
     dataset_rows = _rows_of_images(store, rows, images)
-    compared = _compare(config, store, rows, images, dataset_rows)
-    _say_of_keypoints(store, rows, compared)
-    kept = best_partners(compared.found, _PARTNERS)
-    digest = _write(config, store, rows, compared, kept, out)
+    sha256 = np.asarray(store.sha256)[rows]
+    pairs, keypoints, found, times, cached_pairs = _compare(config, store, rows, images, dataset_rows)
+    counts = keypoints.num_keypoints
+    kept = best_partners(found, _PARTNERS)
+    recipe = {
+        "opencv": opencv_version(),
+        "store": store.content_digest,
+        "split": config.split,
+        "num_clusters": config.num_clusters,
+        "candidates": _CANDIDATES,
+        "partners": _PARTNERS,
+        "seed": config.seed,
+    }
+    ids = tuple(store.sample_ids[row] for row in rows)
+    written = MatchFile(kept, ids, sha256, np.asarray(store.image_sizes)[rows], counts, recipe, "")
     values: dict[str, object] = {
         "path": out,
-        "content_digest": digest,
+        "content_digest": write_matches(out, written, overwrite=config.overwrite),
         "index": config.index,
-        **_numbers(store, rows, compared, kept),
+        "images": len(rows),
+        "without_keypoints": int((counts == 0).sum()),
+        "unreadable": int((counts < 0).sum()),
+        "mean_keypoints": round(float(np.maximum(counts, 0).mean()), 1),
+        "compared": len(pairs),
+        "matched": len(found),
+        "kept": len(kept),
+        "covered": len(np.unique(kept.pairs[:, 0])),
+        "same_class": _same_class(store, rows, found.pairs),
+        "same_class_compared": _same_class(store, rows, pairs),
+        "keypoints_from_cache": keypoints.from_cache,
+        "pairs_from_cache": cached_pairs,
+        "keypoint_seconds": round(times[0], 2),
+        "seconds": round(times[1], 2),
     }
+    if keypoints.from_cache or cached_pairs:
+        current_progress().message(
+            f"taken from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
+            f"{cached_pairs} of {len(pairs)} compared pairs"
+        )
+    if values["without_keypoints"]:
+        first = ids[int(np.flatnonzero(counts == 0)[0])]
+        current_progress().message(
+            f"{values['without_keypoints']} images have no keypoints and cannot be matched (first: {first})"
+        )
     paths: tuple[Path, ...] = (out,)
     if config.sheet is not None:
-        if len(compared.found):
-            write_match_sheet(config.sheet, compared.found, images, dataset_rows)
+        if len(found):
+            write_match_sheet(config.sheet, found, images, dataset_rows)
             paths, values["sheet"] = (out, config.sheet), config.sheet
         else:
             current_progress().warning("there is no match to draw")
@@ -113,8 +120,12 @@ def _compare(
     rows: NDArray[np.int64],
     images: ImageDataset,
     dataset_rows: NDArray[np.int64],
-) -> _Compared:
-    """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache."""
+) -> tuple[NDArray[np.int64], KeypointReader, Matches, tuple[float, float], int]:
+    """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache.
+
+    Returns the pairs (p, 2) that were compared, keypoints, matches, seconds until the keypoints were there and in all,
+    and the pairs that had been compared before.
+    """
     sha256 = np.asarray(store.sha256)[rows]
     progress = current_progress()
     started = time.monotonic()
@@ -130,69 +141,7 @@ def _compare(
             found, cached_pairs = match_pairs(keypoints, pairs, sha256, pool, task)
     finally:
         pool.shutdown(cancel_futures=True)
-    seconds = time.monotonic() - started
-    return _Compared(keypoints, pairs, found, cached_pairs, keypoint_seconds, seconds)
-
-
-def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared) -> None:
-    """Tell what came from the cache, and which images have no keypoints."""
-    progress, keypoints = current_progress(), compared.keypoints
-    if keypoints.from_cache or compared.cached_pairs:
-        progress.message(
-            f"from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
-            f"{compared.cached_pairs} of {len(compared.pairs)} compared pairs"
-        )
-    if compared.without_keypoints:
-        first = store.sample_ids[int(rows[np.flatnonzero(keypoints.num_keypoints == 0)[0]])]
-        progress.message(
-            f"{compared.without_keypoints} images have no keypoints and cannot be matched (first: {first})"
-        )
-
-
-def _write(
-    config: MatchConfig, store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches, out: Path
-) -> str:
-    """Write the matches with how they were found; return the digest of their content."""
-    recipe = {
-        "opencv": opencv_version(),
-        "store": store.content_digest,
-        "split": config.split,
-        "num_clusters": config.num_clusters,
-        "candidates": _CANDIDATES,
-        "partners": _PARTNERS,
-        "seed": config.seed,
-    }
-    written = MatchFile(
-        kept,
-        tuple(store.sample_ids[row] for row in rows),
-        np.asarray(store.sha256)[rows],
-        np.asarray(store.image_sizes)[rows],
-        compared.keypoints.num_keypoints,
-        recipe,
-        "",
-    )
-    return write_matches(out, written, overwrite=config.overwrite)
-
-
-def _numbers(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches) -> dict[str, object]:
-    """Counts and times, as ``--json`` gives them."""
-    keypoints = compared.keypoints
-    return {
-        "images": len(rows),
-        "without_keypoints": compared.without_keypoints,
-        "unreadable": int((keypoints.num_keypoints < 0).sum()),
-        "mean_keypoints": round(float(np.maximum(keypoints.num_keypoints, 0).mean()), 1),
-        "compared": len(compared.pairs),
-        "matched": len(compared.found),
-        "kept": len(kept),
-        "covered": len(np.unique(kept.pairs[:, 0])),
-        "same_class": _same_class(store, rows, compared.found.pairs),
-        "same_class_compared": _same_class(store, rows, compared.pairs),
-        "keypoints_from_cache": keypoints.from_cache,
-        "pairs_from_cache": compared.cached_pairs,
-        "keypoint_seconds": round(compared.keypoint_seconds, 2),
-        "seconds": round(compared.seconds, 2),
-    }
+    return pairs, keypoints, found, (keypoint_seconds, time.monotonic() - started), cached_pairs
 
 
 def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:
@@ -202,7 +151,7 @@ def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: Imag
         raise DatasetError(
             images.name,
             f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
-            "Restore them, or pass --dataset (and --data-root).",
+            "Restore these images, or pass --dataset (and --data-root).",
         )
     return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
 
@@ -214,7 +163,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
     else:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Lower it."
+                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Choose fewer clusters."
             )
         found = kmeans(
             features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
-from labelkit.options.base import flag, option
+from labelkit.options.base import flag, panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import Device, DeviceOption, LabelsOption, ListingOptions, StoredImagesOptions
 
-_IMAGES: JsonDict = {"panel": "Images"}
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
-_FILTER: JsonDict = {"panel": "Filters", "preset": False}
-_SEARCH: JsonDict = {"panel": "Search"}
-_PATCHES: JsonDict = {"panel": "Patches"}
+_RUN = panel("Run")
+_IMAGES = panel("Images")
+_STORE = panel("Store", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_FILTER = panel("Filters", preset=False)
+_SEARCH = panel("Search")
+_PATCHES = panel("Patches")
 
 
 class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
@@ -37,109 +37,75 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
         "index_block_rows": None,
     }
 
-    device: Device = Field(
+    device: Device = _RUN(
         "auto",
-        description="Device to embed images on: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second "
+        "Device to embed images on: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second "
         "GPU), mps. A GPU named here also runs exact search.",
-        json_schema_extra=option("Run"),
     )
 
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Also store the hits as a result of this name.",
-        json_schema_extra=_OUTPUT,
+    result: str | None = _OUTPUT(None, "Also store the hits as a result of this name.", pattern=RESULT_NAME)
+    query: Path | None = _STORE(
+        None, "Queries: an image file, a folder of images, or another store made with the same model."
     )
-    query: Path | None = Field(
-        None,
-        description="Query: an image file, a folder of images, or another store made with the same model.",
-        json_schema_extra=_STORE,
+    query_rows: tuple[int, ...] | None = _STORE(
+        None, "Rows of the store to use as queries instead of --query, 0-based, comma-separated; needs no model."
     )
-    query_rows: tuple[int, ...] | None = Field(
+    patch: tuple[int, ...] | None = _PATCHES(
         None,
-        description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
-        json_schema_extra=_STORE,
-    )
-    patch: tuple[int, ...] | None = Field(
-        None,
-        description="Find patches similar to this patch of the query: row,column from the top left. Needs a "
+        "Find patches similar to this patch of the query, given as row,column from the top left. Needs a "
         "store with patches (embed --dense), and a single image or row as the query.",
-        json_schema_extra=_PATCHES,
     )
-    pixel: tuple[float, ...] | None = Field(
-        None,
-        description="Instead of --patch: the patch at pixel x,y of the original image.",
-        json_schema_extra=_PATCHES,
+    pixel: tuple[float, ...] | None = _PATCHES(
+        None, "Find patches similar to the patch at pixel x,y of the original image, instead of --patch."
     )
-    own_image: bool = Field(
-        False,
-        description="Include patches of the query image itself.",
-        json_schema_extra=_PATCHES,
-    )
+    own_image: bool = _PATCHES(False, "Include patches of the query image itself.")
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
-        None, description="Model to embed the query with, if the model is no longer where the store says."
+        None, description="Model to embed the query with, if it has moved since `labelkit embed`."
     )
-    label: tuple[str, ...] | None = Field(
-        None, description="Restrict the hits to these comma-separated classes.", json_schema_extra=_FILTER
+    label: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated classes.")
+    split: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated splits.")
+    path_pattern: str | None = _FILTER(
+        None, "Restrict the hits to paths that match, such as 'cats/*.png'; * also matches /."
     )
-    split: tuple[str, ...] | None = Field(
-        None, description="Restrict the hits to these comma-separated splits.", json_schema_extra=_FILTER
+    skip_duplicates: bool = _FILTER(
+        False, "Skip duplicates of the query: the same file, or cosine similarity of at least 1 - 1e-6."
     )
-    path_pattern: str | None = Field(
-        None,
-        description="Restrict the hits to paths that match, such as 'cats/*.png'; * also matches /.",
-        json_schema_extra=_FILTER,
-    )
-    skip_duplicates: bool = Field(
-        False,
-        description="Skip duplicates of the query: the same file, or cosine similarity of at least 1 - 1e-6.",
-        json_schema_extra=_FILTER,
-    )
-    search: Literal["exact", "auto", "hnsw", "ivfpq"] = Field(
+    search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",
-        description="Search method. exact: compare all; hnsw, ivfpq: an index, built once and cached; auto: choose "
-        "by size and --max-memory, and say why.",
-        json_schema_extra=_SEARCH,
+        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; "
+        "auto: choose by size and --max-memory.",
     )
-    csv: Path | None = Field(
-        None, description="Also write the hits to this CSV.", json_schema_extra={**_OUTPUT, "makes": "csv"}
-    )
-    sheet: Path | None = Field(
-        None,
-        description="Also save the query and its hits as pictures in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
-    dataset: str | None = Field(
-        None,
-        description="For --sheet: data set with the images, if they have moved since `labelkit embed`.",
-        json_schema_extra=_IMAGES,
+    csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
+    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures in this PNG.", makes="png")
+    dataset: str | None = _IMAGES(
+        None, "Data set with the images for --sheet, if they have moved since `labelkit embed`."
     )
 
     @model_validator(mode="after")
     def _one_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
-            raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
+            raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("--query-rows takes rows from 0 on")
+            raise ValueError("--query-rows must be row numbers of at least 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
+                raise ValueError(f"{flag(name)} is empty: remove it to search all images")
         self._check_patch()
         return self
 
     def _check_patch(self) -> None:
         if self.patch is not None and self.pixel is not None:
-            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+            raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{flag(name)} takes two numbers from 0 on, such as 3,4")
+                raise ValueError(f"{flag(name)} must be two numbers of at least 0, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
-                raise ValueError("--own-image goes with --patch or --pixel")
+                raise ValueError("--own-image requires --patch or --pixel")
             return
         if self.search != "exact":
-            raise ValueError("patches are searched exactly; leave out --search")
+            raise ValueError("patches are always searched exactly: remove --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
-            raise ValueError("a patch is looked up in one image: give one of --query-rows")
+            raise ValueError("a patch belongs to a single image: pass a single row as --query-rows")

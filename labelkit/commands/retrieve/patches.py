@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.embeddings import check_rows
+from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.search_queries import is_store, query_images, row_label
+from labelkit.commands.common.search_queries import checked_patch, is_store, query_images, row_label
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import chosen_rows, no_rows_error
 from labelkit.data.datasets import ImageDataset
@@ -95,7 +96,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     available = int(counts[chosen].sum())
     if available == 0:
         raise ConfigError(
-            "--own-image", "only patches of the query image are left", "Pass --own-image, or other filters."
+            "--own-image", "only patches of the query image are left", "Pass --own-image, or change the filters."
         )
     if available < config.k:
         current_progress().warning(f"there are only {available} patches to find")
@@ -159,16 +160,13 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     """
     images: ImageDataset | None = None
     if config.query_rows is not None:
-        row = config.query_rows[0]
-        if row >= store.n:
-            problem = f"{store.path} has no row {row}, its rows are 0 to {store.n - 1}"
-            raise ConfigError("--query-rows", problem, "Choose among these.")
+        (row,) = check_rows(store, config.query_rows, "--query-rows")
         name, image, digest, label = store.sample_ids[row], patches.image(row), store.sha256[row], row_label(store, row)
     else:
         assert config.query is not None
         if is_store(config.query) or config.query.is_dir():
-            problem = f"{config.query} is no image file; a patch is looked up in one image"
-            raise ConfigError("--query", problem, "Give an image file, or --query-rows ROW.")
+            problem = f"{config.query} is not an image file, but a patch must belong to a single image"
+            raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import (
             query_patches,  # torch loads here
             recorded_network,
@@ -178,7 +176,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         model = recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches are of layer {layer}, those of the store of {patches.layer}"
+            problem = f"its patches are from layer {layer}, but those of the store are from layer {patches.layer}"
             raise Mismatch(model.source, problem, "Embed the store again with --dense.")
         image = query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
@@ -186,12 +184,12 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     cell = query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
-        problem = f"patch {cell[0]},{cell[1]} of {name} is not among the {len(image.cells)} that were kept of it"
+        problem = f"patch {cell[0]},{cell[1]} of {name} is not among its {len(image.cells)} stored patches"
         kept = " ".join(f"{row},{column}" for row, column in image.cells.tolist()[:10])
         raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
     feature = np.asarray(image.features[place[0]], dtype=np.float32)
     if store.metric == "cosine" and not feature.any():
-        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another one.")
+        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another patch.")
     own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
     return PatchQuery(name, image, cell, feature, own_rows, label, images)
 
@@ -204,16 +202,12 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     """
     rows, columns = image.grid
     if config.patch is not None:
-        row, column = config.patch
-        if row >= rows or column >= columns:
-            problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
-            raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
-        return row, column
+        return checked_patch(config.patch, image.grid, name)
     assert config.pixel is not None
     x, y = config.pixel
     left, top, right, bottom = image.region
     if not (left <= x < right and top <= y < bottom):
-        problem = f"x {x:g}, y {y:g} is outside of what the network sees of {name}"
+        problem = f"x {x:g}, y {y:g} is outside of the area of {name} that the network sees"
         remedy = f"x goes from {left:g} to {right:g}, y from {top:g} to {bottom:g}."
         raise ConfigError("--pixel", problem, remedy)
     row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)
@@ -274,23 +268,17 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: Patc
     """Draw the query and the hits, each with its patch draw_box."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
-    images = indexed_images(store, config.dataset, config.data_root)
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
 
-    def picture(sample_id: str, box: list[float]) -> NDArray[np.uint8] | None:
-        row = position.get(sample_id)
-        pixels = None if row is None else image_pixels(images, row)
+    def boxed(pixels: NDArray[np.uint8] | None, box: list[float]) -> NDArray[np.uint8] | None:
         return None if pixels is None else draw_box(pixels, box)
 
-    asked = picture(query.name, query.box)
-    if query.images is not None:
-        pixels = image_pixels(query.images, 0)
-        asked = None if pixels is None else draw_box(pixels, query.box)
+    asked = boxed(pixels_of(query.name) if query.images is None else image_pixels(query.images, 0), query.box)
     place = f"query, patch {query.cell[0]},{query.cell[1]}"
     line = [Picture(asked, (query.name, place), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"
-        line.append(Picture(picture(name, hit.box), (name, text)))
+        line.append(Picture(boxed(pixels_of(name), hit.box), (name, text)))
     per_row = 6
     write_contact_sheet(path, [line[start : start + per_row] for start in range(0, len(line), per_row)])

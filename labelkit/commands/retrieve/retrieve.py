@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import zero_rows
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.embeddings import has_room, stored_rows, zero_rows
+from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
-from labelkit.commands.common.max_memory import has_room, stored_rows
 from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -101,7 +100,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
-            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} images", "Request fewer.")
+            raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
         check_result_name(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
     if images is not None:
@@ -113,7 +112,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     else:
         queries = rows_of_store(store, config.query_rows or ())
     if config.k > len(gallery.rows):
-        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} nonzero embeddings", "Request fewer.")
+        raise ConfigError("-k", f"there are only {len(gallery.rows)} nonzero embeddings, not {config.k}", "Lower -k.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
 
@@ -343,12 +342,7 @@ def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -
 def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
     from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
-
-    def picture(sample_id: str) -> NDArray[np.uint8] | None:
-        row = position.get(sample_id)
-        return None if row is None else image_pixels(images, row)
-
+    picture = pixels_by_name(images)
     drawn: list[list[Picture]] = []
     for q, name in enumerate(queries.names):
         pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))

@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.max_memory import has_room
+from labelkit.commands.common.embeddings import has_room, split_rows
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
@@ -28,6 +27,7 @@ from labelkit.commands.retrieve.stored_index import (
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
+from labelkit.options.base import flag
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -43,12 +43,7 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-class Search(Protocol):
-    """Interface of a nearest-neighbor search in a gallery."""
-
-    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores and indices (q, k) of the nearest rows, nearest first; index -1 where fewer are found."""
-        ...
+Search = ExactSearch | ApproximateSearch
 
 
 def is_small_selection(num_rows: int) -> bool:
@@ -82,7 +77,7 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if is_small_selection(num_rows) and found.missing:
-                progress.message(f"--search {kind}: comparing {told} exactly is fast too; --search auto chooses")
+                progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
             return found
         if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
@@ -237,16 +232,8 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     """Return the error that says that the filters leave no rows."""
-    options = [
-        flag
-        for flag, value in (
-            ("--label", config.label),
-            ("--split", config.split),
-            ("--path-pattern", config.path_pattern),
-        )
-        if value is not None
-    ]
-    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Choose others.")
+    options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
+    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Change these filters.")
 
 
 def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
@@ -257,7 +244,7 @@ def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.boo
         if unknown or store.labels is None:
             known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
             problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
-            raise ConfigError("--label", problem, "Choose one of them.")
+            raise ConfigError("--label", problem, "Choose one of these classes.")
         chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
     if config.split is not None:
         marks = np.zeros(store.n, dtype=np.bool_)

@@ -122,7 +122,7 @@ def find_cached_index(gallery: StoredRows, kind: Kind, metric: Metric) -> Cached
         try:
             line = read_record(path.parent, path.with_suffix(".json").name, _LINE)
             if line is None:
-                raise ValueError("nothing says what it is of")
+                raise ValueError("it does not record its store")
             if line["settings"] != settings or not best.rows < line["rows"] <= len(gallery):
                 continue
             if kind == "ivfpq" and len(gallery) > _OUTGROWN * line["trained_rows"]:
@@ -132,7 +132,7 @@ def find_cached_index(gallery: StoredRows, kind: Kind, metric: Metric) -> Cached
             if places is None:
                 continue
             if sha256_file(path) != line["sha256"]:
-                raise ValueError("its bytes are not those that were written")
+                raise ValueError("its content has changed")
         except (OSError, ValueError, LabelkitError) as error:
             reason = error.problem if isinstance(error, LabelkitError) else str(error)
             current_progress().warning(f"{path} is damaged ({reason}); the index is rebuilt")

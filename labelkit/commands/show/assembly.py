@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.commands.common.networks import load_run
@@ -21,7 +19,6 @@ from labelkit.commands.show.images import (
 )
 from labelkit.commands.show.options import ShowAssemblyConfig
 from labelkit.errors import CheckpointError
-from labelkit.methods.metric.assembly import Assembly
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
@@ -37,44 +34,8 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class _Move:
-    """One weight that is drawn; cells in rows of the grid."""
-
-    source: int
-    target: int
-    weight: float
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What the assembly does with one image.
-
-    Attributes:
-        grid: rows and columns of cells.
-        moves: the heaviest.
-        stays: (rows, columns), share that stays.
-        sources: (rows, columns), positions that each output is made of.
-        numbers: means of these, of the way of the moves, and the change of the embedding.
-    """
-
-    grid: tuple[int, int]
-    moves: list[_Move]
-    stays: NDArray[np.float32]
-    sources: NDArray[np.float32]
-    numbers: dict[str, float]
-
-    def listed_moves(self) -> list[dict[str, object]]:
-        """Return the moves with the row and column of their source and target cells, as JSON."""
-        width = self.grid[1]
-        return [
-            {
-                "from": list(divmod(move.source, width)),
-                "to": list(divmod(move.target, width)),
-                "weight": round(move.weight, 4),
-            }
-            for move in self.moves
-        ]
+# Row and column of the cells that features are taken from and put to, and the weight.
+_Move = tuple[tuple[int, int], tuple[int, int], float]
 
 
 def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
@@ -96,18 +57,42 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     runtime = Runtime(device=config.device)
     network.to(runtime.device)
     chosen = shown_images(config, run)
-    from labelkit.commands.common.images.plots import write_panels  # matplotlib takes a second to load
+    from labelkit.commands.common.images.plots import Arrow, Panel, write_panels  # matplotlib takes a second to load
 
+    height, width = network.assembly.grid
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     drawn: list[list[Panel | None]] = []
     with current_progress().task("assembly", total=len(chosen)) as task:
         for name, dataset, row in chosen:
             view = network_input(run, dataset, row, runtime.device)
-            seen, pixels, called = _look(network, view), as_pixels(view, run.method), class_name(dataset, row)
-            described.append({"image": name, "label": called, **seen.numbers, "moves": seen.listed_moves()})
-            cells.append([name, called, *seen.numbers.values(), len(seen.moves)])
-            drawn.append(_panels(seen, pixels, (Path(name).name[-24:], called or "")))
+            pixels, called = as_pixels(view, run.method), class_name(dataset, row)
+            weights, effect = _look(network, view)
+            moves = _moves(weights, width)
+            stays = weights.diagonal().reshape(height, width).numpy()
+            # 2 to the entropy of what each output is made of
+            made_of = torch.special.entr(weights).sum(0).div(np.log(2)).exp2().reshape(height, width).numpy()
+            numbers = {
+                "stays": float(stays.mean()),
+                "sources": float(made_of.mean()),
+                "way": float(np.mean([np.hypot(i - k, j - m) for (i, j), (k, m), _ in moves])) if moves else 0.0,
+                "effect": effect,
+            }
+            listed = [{"from": list(a), "to": list(b), "weight": round(weight, 4)} for a, b, weight in moves]
+            described.append({"image": name, "label": called, **numbers, "moves": listed})
+            cells.append([name, called, *numbers.values(), len(moves)])
+            # right and up, in [0, 1] of the panel
+            ends = [[((j + 0.5) / width, 1 - (i + 0.5) / height) for i, j in move[:2]] for move in moves]
+            arrows = tuple(Arrow(a, b, weight) for (a, b), (_, _, weight) in zip(ends, moves, strict=True))
+            most = max(2.0, float(made_of.max()))
+            drawn.append(
+                [
+                    Panel(pixels, lines=(Path(name).name[-24:], called or "")),
+                    Panel(pixels, lines=(f"{len(moves)} moves",), arrows=arrows),
+                    Panel(pixels, stays, (0.0, 1.0), (f"stays {numbers['stays']:.2f}",)),
+                    Panel(pixels, made_of, (1.0, most), (f"sources {numbers['sources']:.1f}",)),
+                ]
+            )
             task.advance()
     write_panels(config.out, ("image", "moves", "stays", "sources"), drawn, note=_NOTE)
     values: dict[str, object] = {
@@ -122,70 +107,20 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), (Table(title, columns, cells),))
 
 
-def _look(network: MetricNetwork, view: Tensor) -> _Seen:
-    """What the assembly does with one image (1, c, h, w)."""
+def _look(network: MetricNetwork, view: Tensor) -> tuple[Tensor, float]:
+    """Return the weights (n, n) of the assembly for one image (1, c, h, w), and how far it moves the embedding."""
     with torch.no_grad():
         assembly = network(view).assembly
         embedding = network.embed(view)
         with network.without_assembly():
             effect = float((embedding - network.embed(view)).norm())
     assert assembly is not None
-    moves = _moves(assembly, _MIN_WEIGHT, _MAX_ARROWS)
-    stays, sources = _maps(assembly)
-    numbers = {
-        "stays": float(stays.mean()),
-        "sources": float(sources.mean()),
-        "way": float(np.mean([_way(assembly, move) for move in moves])) if moves else 0.0,
-        "effect": effect,
-    }
-    return _Seen(assembly.grid, moves, stays, sources, numbers)
+    return assembly.weights[0].cpu(), effect
 
 
-def _panels(seen: _Seen, pixels: NDArray[np.float32], lines: tuple[str, str]) -> list[Panel | None]:
-    """A row of the picture: the image, what moves, what stays, how many sources."""
-    from labelkit.commands.common.images.plots import Arrow, Panel  # matplotlib takes a second to load
-
-    height, width = seen.grid
-    arrows = tuple(
-        Arrow(_center(move.source, height, width), _center(move.target, height, width), move.weight)
-        for move in seen.moves
-    )
-    most = max(2.0, float(seen.sources.max()))
-    return [
-        Panel(pixels, lines=lines),
-        Panel(pixels, lines=(f"{len(seen.moves)} moves",), arrows=arrows),
-        Panel(pixels, seen.stays, (0.0, 1.0), (f"stays {seen.numbers['stays']:.2f}",)),
-        Panel(pixels, seen.sources, (1.0, most), (f"sources {seen.numbers['sources']:.1f}",)),
-    ]
-
-
-def _moves(seen: Assembly, min_weight: float, most: int) -> list[_Move]:
+def _moves(weights: Tensor, width: int) -> list[_Move]:
     """The heaviest weights off the diagonal, heaviest first."""
-    weights = seen.weights[0].cpu().clone().fill_diagonal_(0)
-    values, places = weights.flatten().sort(descending=True)
-    n = len(weights)
-    found = [
-        _Move(int(place) // n, int(place) % n, float(value))
-        for value, place in zip(values[:most], places[:most], strict=True)
-    ]
-    return [move for move in found if move.weight > min_weight]
-
-
-def _maps(seen: Assembly) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What stays at each position, and 2 to the entropy of what each output is made of."""
-    weights = seen.weights[0].cpu()
-    sources = torch.special.entr(weights).sum(0).div(np.log(2)).exp2()
-    return weights.diagonal().reshape(seen.grid).numpy(), sources.reshape(seen.grid).numpy()
-
-
-def _way(seen: Assembly, move: _Move) -> float:
-    """Length of a move in cells."""
-    width = seen.grid[1]
-    (i, j), (k, m) = divmod(move.source, width), divmod(move.target, width)
-    return float(np.hypot(i - k, j - m))
-
-
-def _center(cell: int, height: int, width: int) -> tuple[float, float]:
-    """Center of a cell in the panel: right and up, in [0, 1]."""
-    i, j = divmod(cell, width)
-    return (j + 0.5) / width, 1 - (i + 0.5) / height
+    values, places = weights.clone().fill_diagonal_(0).flatten().sort(descending=True)
+    heaviest = zip(values[:_MAX_ARROWS].tolist(), places[:_MAX_ARROWS].tolist(), strict=True)
+    found = [(*divmod(place, len(weights)), weight) for weight, place in heaviest]
+    return [(divmod(a, width), divmod(b, width), weight) for a, b, weight in found if weight > _MIN_WEIGHT]

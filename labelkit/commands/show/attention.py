@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import carry_map, map_correlation, map_entropy
-from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun, load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.show.images import (
     DEFAULT_IMAGES,
     as_pixels,
     class_name,
-    shown_dataset,
-    shown_rows,
+    shown_images,
     training_views,
 )
 from labelkit.commands.show.options import ShowAttentionConfig
@@ -169,29 +167,11 @@ def _samples(config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime) -> 
         ConfigError, DatasetError: there is no such image, or it cannot be read.
     """
     views = _view_specs(run.method)
-    if config.image is not None:
-        named = [(str(path), one_image(path)) for path in config.image]
-        one = np.zeros(1, dtype=np.int64)
-        return [
-            _Sample(name, None, None, training_views(run, views, image, one, config.seed, runtime.device))
-            for name, image in named
-        ]
-    dataset = shown_dataset(config, run)
-    rows = shown_rows(config, run, dataset)
-    batch = training_views(run, views, dataset, rows, config.seed, runtime.device)
-    return [
-        _Sample(dataset.sample_ids[row], row, class_name(dataset, row), _one_of(batch, i))
-        for i, row in enumerate(rows.tolist())
-    ]
-
-
-def _one_of(batch: Batch, i: int) -> Batch:
-    return Batch(
-        tuple(view[i : i + 1] for view in batch.views),
-        batch.labels[i : i + 1],
-        batch.sample_index[i : i + 1],
-        tuple(type(seen)(seen.matrices[i : i + 1]) for seen in batch.geometry),
-    )
+    samples = []
+    for name, dataset, row in shown_images(config, run):
+        batch = training_views(run, views, dataset, np.array([row]), config.seed, runtime.device)
+        samples.append(_Sample(name, None if config.image else row, class_name(dataset, row), batch))
+    return samples
 
 
 def _view_specs(method: Method[Any]) -> tuple[ViewSpec, ViewSpec]:
@@ -274,7 +254,7 @@ def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone
         raise ConfigError(
             "--out",
             f"{images} images and {num_blocks} blocks make an image of {width:,} x {height:,} pixels",
-            "Ask for fewer images or blocks" + (", or leave out --heads." if config.heads else "."),
+            "Request fewer images or blocks" + (", or remove --heads." if config.heads else "."),
         )
 
 

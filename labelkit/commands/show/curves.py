@@ -88,14 +88,14 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]
             unknown.append(pattern)
         chosen |= dict.fromkeys(found)
     if not patterns:
-        raise ConfigError("--metrics", "no metric is named", f"Choose from {', '.join(sorted(known))}.")
+        raise ConfigError("--metrics", "no metrics were given", f"Choose from {', '.join(sorted(known))}.")
     if unknown:
         near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
         raise ConfigError(
             "--metrics",
             f"{where} did not log {' or '.join(unknown)}; it logged: {', '.join(sorted(known))}",
-            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these.",
+            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose among these metrics.",
         )
     if len(chosen) > _MOST_PANELS:
         raise ConfigError(

@@ -7,13 +7,13 @@ they share; of the trained network and of the one that training began with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import carry_map, map_correlation
@@ -22,18 +22,13 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.show.images import (
     as_pixels,
     class_name,
-    image_channels,
     shown_dataset,
     shown_images,
+    training_views,
 )
 from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.image_bank import ImageBank
-from labelkit.data.loaders import TrainLoader
-from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.spec import Normalize
-from labelkit.errors import CheckpointError, ConfigError, DatasetError
+from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.metric.matched_images import second_view
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.recipe import train_view
@@ -78,7 +73,7 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
         )
     for option, given in (("--block", config.block is not None), ("--heads", config.heads)):
         if given:
-            raise ConfigError(option, "is for vision transformers; this network has one gate", "Leave it out.")
+            raise ConfigError(option, "is for vision transformers; this network has one gate", "Remove it.")
     runtime = Runtime(device=config.device)
     begun = _untrained(run)
     shown, measured = _views(config, run, runtime)
@@ -124,15 +119,21 @@ def _views(
     config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime
 ) -> tuple[list[tuple[str, str | None, Batch]], list[Batch]]:
     """Return what is drawn, with name and label, and what is measured."""
-    shown = []
-    for name, dataset, row in shown_images(config, run):
-        (batch,) = _batches(config, run, runtime, dataset, np.array([row]))
-        shown.append((name, class_name(dataset, row), batch))
+    own, size = run.config, run.method.network.input_spec.size
+    assert isinstance(own, TACCCLConfig)
+    first = train_view(own, run.method.data, size)
+    views = (first, second_view(own, run.method.data, first))
+    made = partial(training_views, run, views, seed=config.seed, device=runtime.device)
+    shown = [
+        (name, class_name(dataset, row), made(dataset, np.array([row])))
+        for name, dataset, row in shown_images(config, run)
+    ]
     if config.image is not None:
         return shown, [batch for _, _, batch in shown]
     dataset = shown_dataset(config, run)
     every = np.arange(len(dataset))[:: max(1, math.ceil(len(dataset) / _MEASURED))]
-    return shown, list(_batches(config, run, runtime, dataset, every))
+    parts = np.array_split(every, range(_BATCH, len(every), _BATCH))
+    return shown, [made(dataset, part, skip_bad=True) for part in parts]
 
 
 def _agreement(networks: Mapping[str, MetricNetwork], measured: Sequence[Batch]) -> tuple[dict[str, float | None], int]:
@@ -159,31 +160,6 @@ def _untrained(run: TrainedRun) -> MetricNetwork | None:
     network = METHODS[config.command[1]].load()(config, run.method.data).network
     assert isinstance(network, MetricNetwork)
     return network.eval()
-
-
-def _batches(
-    config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime, dataset: ImageDataset, rows: NDArray[np.int64]
-) -> Iterator[Batch]:
-    """First and second views of some rows, as training makes them in its first epoch."""
-    spec, own = run.method.network.input_spec, run.config
-    bank = ImageBank(dataset, rows, image_channels(run.method), device=runtime.device, base_size=spec.size)
-    for row, reason in bank.bad.items():
-        if len(rows) == 1:
-            raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
-    assert isinstance(own, TACCCLConfig)
-    first = train_view(own, run.method.data, spec.size)
-    for start in range(0, len(bank.rows), _BATCH):
-        part = bank.rows[start : start + _BATCH]
-        loader = TrainLoader(
-            bank,
-            (first, second_view(own, run.method.data, first)),
-            UniformSampler(part, seed=config.seed),
-            np.full(len(dataset), -1),
-            batch_size=len(part),
-            seed=config.seed,
-            normalize=Normalize(spec.mean, spec.std),
-        )
-        yield from loader.epoch(0)
 
 
 @torch.no_grad()

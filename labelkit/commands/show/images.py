@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
-from labelkit.commands.common.training_data import choose_split_rows, prepare_data
+from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.show.options import ShowImagesConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
@@ -21,7 +20,6 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
-from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
@@ -31,32 +29,22 @@ DEFAULT_IMAGES = 4
 
 
 def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
-    """Load the data set to draw images from: the requested one, or by default the run's."""
+    """Load the images that a run was trained on.
+
+    Raises:
+        DatasetError: they are not there.
+    """
     own: Any = run.config
-    changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
-    own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
+    changed = {} if config.data_root is None else {"data_root": config.data_root}
     try:
-        if config.dataset is None and config.split is None:
-            return prepare_data(own).dataset
-        listed = load_dataset(own.dataset, data_root=own.data_root, **own.listing())
+        # looking fetches nothing
+        return prepare_data(own.model_copy(update={**changed, "download": False})).dataset
     except DatasetError as error:
-        if config.dataset is not None:
-            raise
         raise DatasetError(
             error.where,
             f"{error.problem.rstrip('. ')} (the images that {run.folder} was trained on)",
-            "Pass --dataset and --data-root, or --image FILE.",
+            "Pass --data-root, or --image FILE.",
         ) from error
-    return listed.select(choose_split_rows(listed, config.split or "auto"))
-
-
-def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
-    """Return the rows to draw: the requested ones, or a random sample of readable images, in order.
-
-    Raises:
-        ConfigError, DatasetError: there is no such row, or too few can be read.
-    """
-    return _given_rows(config.rows, dataset) if config.rows is not None else _drawn_rows(config, run, dataset)
 
 
 def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
@@ -68,7 +56,15 @@ def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, I
     if config.image is not None:
         return [(str(path), one_image(path), 0) for path in config.image]
     dataset = shown_dataset(config, run)
-    return [(dataset.sample_ids[row], dataset, row) for row in shown_rows(config, run, dataset).tolist()]
+    outside = [row for row in config.rows or () if not 0 <= row < len(dataset)]
+    if outside:
+        raise ConfigError(
+            "--rows",
+            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
+            f"Rows count from 0 to {len(dataset) - 1}.",
+        )
+    rows = _drawn_rows(config, run, dataset) if config.rows is None else config.rows
+    return [(dataset.sample_ids[row], dataset, row) for row in rows]
 
 
 def class_name(dataset: ImageDataset, row: int) -> str | None:
@@ -100,7 +96,7 @@ def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torc
     )
     (batch,) = loader
     if batch.bad:
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another image.")
     return batch.images
 
 
@@ -119,16 +115,20 @@ def training_views(
     rows: NDArray[np.int64],
     seed: int,
     device: torch.device,
+    *,
+    skip_bad: bool = False,
 ) -> Batch:
     """Make augmented views of some rows, in their order, as in the first epoch of training.
 
     Raises:
-        DatasetError: an image cannot be read.
+        DatasetError: an image cannot be read, and none is to be skipped or there is no other.
     """
     spec, channels = run.method.network.input_spec, image_channels(run.method)
-    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size, num_threads=1)
-    for row, reason in bank.bad.items():
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
+    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size)
+    if bank.bad and not (skip_bad and len(bank.rows)):
+        row, reason = next(iter(bank.bad.items()))
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another image.")
+    rows = rows[np.isin(rows, bank.rows)]
     loader = TrainLoader(
         bank,
         views,
@@ -155,23 +155,12 @@ class _Listed:
         return self.rows
 
 
-def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]:
-    outside = [row for row in rows if not 0 <= row < len(dataset)]
-    if outside:
-        raise ConfigError(
-            "--rows",
-            f"row {', '.join(map(str, outside))} is out of range: {dataset.name} has {len(dataset)} images",
-            f"Rows count from 0 to {len(dataset) - 1}.",
-        )
-    return np.asarray(rows, dtype=np.int64)
-
-
-def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
+def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> list[int]:
     """Rows that can be read, in order; those that cannot are said and passed over."""
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, len(dataset))
     if wanted > len(dataset):
         raise ConfigError(
-            "--num-images", f"{wanted} images of {dataset.name}, which has only {len(dataset)}", "Request fewer."
+            "--num-images", f"{dataset.name} has only {len(dataset)} images, not {wanted}", "Request fewer images."
         )
     rows: list[int] = []
     for row in keyed_generator(config.seed, "show attention").permutation(len(dataset)).tolist():
@@ -185,6 +174,6 @@ def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset
         rows.append(row)
     if len(rows) < wanted:
         raise DatasetError(
-            dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Ask for at most {len(rows)}."
+            dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Request at most {len(rows)}."
         )
-    return np.array(sorted(rows), dtype=np.int64)
+    return sorted(rows)

@@ -34,6 +34,8 @@ class PictureConfig(OverwriteOption):
 class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     """Options shared by the commands that draw what a run does with a few images."""
 
+    constants: ClassVar[Mapping[str, object]] = {"dataset": None, "split": None}
+
     checkpoint: Path = Field(
         ..., description="Run folder from `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
     )
@@ -45,24 +47,16 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     )
     rows: tuple[int, ...] | None = Field(
         None,
-        description="Instead of --num-images: these rows of the data set, 0-based, comma-separated.",
+        description="Rows of the data set to draw instead of --num-images, 0-based, comma-separated.",
         json_schema_extra=_IMAGES,
     )
     image: tuple[Path, ...] | None = Field(
-        None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
-    )
-    dataset: str | None = Field(
-        None,
-        description="Data set to take images from; default: the run's data set.",
-        json_schema_extra=_IMAGES,
+        None, description="Image files to draw instead of --num-images, comma-separated.", json_schema_extra=_IMAGES
     )
     data_root: Path | None = Field(
         None,
         description="Folder with the named data sets; default: the folder used in the run.",
         json_schema_extra=_IMAGES,
-    )
-    split: str | None = Field(
-        None, description="Split to use, or all; default: the run's split.", json_schema_extra=_IMAGES
     )
     seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
 
@@ -71,13 +65,12 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
         if len(chosen) > 1:
             named = " and ".join(flag(name) for name in chosen)
-            raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
+            raise ValueError(f"choose images by only one of --num-images, --rows and --image, not by {named}")
         for name in ("rows", "image"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty; leave it out for the default")
-        from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
-        if self.image is not None and from_set:
-            raise ValueError(f"{' and '.join(from_set)} cannot be combined with --image")
+                raise ValueError(f"{flag(name)} is empty: remove it to use the default")
+        if self.image is not None and self.data_root is not None:
+            raise ValueError("--data-root cannot be combined with --image")
         return self
 
 
@@ -88,8 +81,8 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     block: tuple[int, ...] | None = Field(
         None,
-        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys move, and the last "
-        "block.",
+        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
+        "training, and the last block.",
         json_schema_extra=_MODEL,
     )
     heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)
@@ -98,7 +91,7 @@ class ShowAttentionConfig(ShowImagesConfig):
     @classmethod
     def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if blocks == ():
-            raise ValueError("empty; leave it out for the default")
+            raise ValueError("is empty: remove this option to use the default")
         return blocks
 
 
@@ -125,12 +118,12 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None,
         ge=1,
         le=100,
-        description="Instead of --rows: number of images to show, chosen at random by --seed. Default: 4.",
+        description="Number of images to draw instead of --rows, chosen at random by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Patch of the first image to compare all others with, as row,column; default: the center.",
+        description="Patch of the first image with which all patches are compared, as row,column; default: the center.",
         json_schema_extra=_PATCHES,
     )
     seed: int = Field(0, ge=0, description="Random seed for choosing images.", json_schema_extra=_RUN)
@@ -138,11 +131,11 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
         if self.rows is not None and self.num_images is not None:
-            raise ValueError("choose images by --rows or by --num-images")
+            raise ValueError("choose images by either --rows or --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("--rows takes rows of the store from 0 on")
+            raise ValueError("--rows must be row numbers of at least 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("--patch takes two numbers from 0 on, such as 3,4")
+            raise ValueError("--patch must be two numbers of at least 0, such as 3,4")
         return self
 
 
@@ -184,13 +177,13 @@ class ScheduleOptions(OverwriteOption):
     images: int | None = Field(
         None,
         ge=2,
-        description="Number of images that are trained on. Default: the published one of a named set; else the set or "
-        "store is looked at.",
+        description="Number of training images. Default: the published number for a named set, else counted in the "
+        "data set or store.",
         json_schema_extra=option("Data", preset=False),
     )
     out: Path | None = Field(
         None,
-        description="Draw the curves to this .png, or write them to this .csv.",
+        description="Draw the curves in this .png, or write them to this .csv.",
         json_schema_extra=option("Output", preset=False, makes="export"),
     )
     resume: bool = Field(False, json_schema_extra=_HIDDEN)
@@ -201,7 +194,7 @@ class ScheduleOptions(OverwriteOption):
     def _nothing_runs(self) -> ScheduleOptions:
         given = [flag(name) for name in _OF_RUNS if getattr(self, name)]
         if given:
-            raise ValueError(f"{' and '.join(given)} has no meaning where nothing is trained")
+            raise ValueError(f"{' and '.join(given)} has no effect here, since nothing is trained")
         if self.out is not None and self.out.suffix.lower() not in (".png", ".csv"):
             raise ValueError(f"out ({self.out}) must end in .png or .csv")
         return self

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_colors
-from labelkit.commands.common.embeddings import unit_rows
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.embeddings import check_rows, unit_rows
+from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.search_queries import row_label
+from labelkit.commands.common.search_queries import checked_patch, row_label
 from labelkit.commands.show.images import DEFAULT_IMAGES
 from labelkit.commands.show.options import ShowPatchesConfig
-from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.views.transforms import resize_box
@@ -42,11 +41,14 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     store = open_store(config.index)
     patches = open_patches(store)
     if patches.is_sampled:
-        problem = "only some patches of each image were kept, which make no map"
+        problem = "only some patches of each image were stored, which do not form a map"
         raise ConfigError("--index", f"{config.index}: {problem}", "Embed without --patches-per-image.")
     rows = _rows(config, store)
     maps = [patches.image(row) for row in rows]
-    row, column = _patch(config, maps[0], store.sample_ids[rows[0]])
+    height, width = maps[0].grid
+    row, column = height // 2, width // 2
+    if config.patch is not None:
+        row, column = checked_patch(config.patch, maps[0].grid, store.sample_ids[rows[0]])
     pixels = _views(config, store, rows, maps)
     chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
     direction = unit_rows(chosen[None])[0]
@@ -93,41 +95,25 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
 
 def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
     if config.rows is not None:
-        beyond = [row for row in config.rows if row >= store.n]
-        if beyond:
-            problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
-            raise ConfigError("--rows", problem, "Choose among these.")
-        return list(config.rows)
+        return check_rows(store, config.rows, "--rows")
     wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
     if wanted > store.n:
         raise ConfigError(
-            "--num-images", f"{wanted} images of {store.path}, which has only {store.n}", "Request fewer."
+            "--num-images", f"{store.path} has only {store.n} images, not {wanted}", "Request fewer images."
         )
     drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
     return sorted(int(row) for row in drawn)
-
-
-def _patch(config: ShowPatchesConfig, first: ImagePatches, name: str) -> tuple[int, int]:
-    rows, columns = first.grid
-    if config.patch is None:
-        return rows // 2, columns // 2
-    row, column = config.patch
-    if row >= rows or column >= columns:
-        problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
-        raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
-    return row, column
 
 
 def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.float32]]:
     """What the network saw of each image, (side, side, c) in [0, 1]."""
-    images: ImageDataset = indexed_images(store, config.dataset, config.data_root)
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
         name = store.sample_ids[row]
-        pixels = image_pixels(images, position[name]) if name in position else None
+        pixels = pixels_of(name)
         if pixels is None:
             raise DatasetError(name, "no longer exists, or cannot be read", "Choose other rows, or pass --dataset.")
         shown = resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic"))

@@ -40,8 +40,8 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
     run = load_run(config.checkpoint, config.which)
     network = run.method.main_network()
     if not isinstance(network, DenseNetwork) or network.filter is None:
-        problem = "its network has no object-aware filter, so that there are no prototypes to show"
-        raise CheckpointError(str(run.folder), problem, "Give a run of `labelkit train cotap` with the filter on.")
+        problem = "its network has no object-aware filter, so there are no prototypes to show"
+        raise CheckpointError(str(run.folder), problem, "Pass a run of `labelkit train cotap` with the filter on.")
     listed = shown_images(config, run)
     views, maps = _look(network.to(compute_device(config.device)).eval(), run, listed)
     total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)

@@ -6,9 +6,8 @@ Every value comes from the function that the trainer or the method asks in a run
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from labelkit.options.training import RunConfig
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.training.optim import group_lr
-from labelkit.training.timing import Plan, RunSize, Scheduled
+from labelkit.training.timing import Plan, RunSize
 
 _ALL_STEPS: Final = 2000
 _MOST_POINTS: Final = 1000
@@ -42,24 +41,24 @@ class Curves:
 
     Attributes:
         plan: its updates.
-        at: by name, the value in an update, counted from 0.
+        at: the values by name in an update, counted from 0.
         steps: updates that are shown.
         values: by name, one for each of them.
     """
 
     plan: Plan
-    at: dict[str, Callable[[int], float]]
+    at: Callable[[int], dict[str, float]]
     steps: list[int]
     values: dict[str, list[float]]
 
     def row(self, step: int) -> list[Cell]:
         """Return a table row for an update: its step and epoch as in ``metrics.jsonl``, then the scheduled values."""
-        return [step + 1, self.plan.at(step).epoch, *(value(step) for value in self.at.values())]
+        return [step + 1, self.plan.at(step).epoch, *self.at(step).values()]
 
     @property
     def columns(self) -> list[str]:
         """Return the column headings of a table of scheduled values."""
-        return ["step", "epoch", *self.at]
+        return ["step", "epoch", *self.values]
 
 
 def show_schedule(config: RunConfig) -> SimpleResult:
@@ -97,7 +96,7 @@ def show_schedule(config: RunConfig) -> SimpleResult:
         "milestones": [{"step": step + 1, "epoch": plan.at(step).epoch} for step in milestones],
         "shown_steps": [step + 1 for step in curves.steps],
         "curves": [
-            {"name": name, "values": shown, "at_milestones": [curves.at[name](step) for step in milestones]}
+            {"name": name, "values": shown, "at_milestones": [curves.at(step)[name] for step in milestones]}
             for name, shown in curves.values.items()
         ],
         "out": made,
@@ -160,41 +159,24 @@ def planned_curves(method: str, config: RunConfig, size: RunSize) -> Curves:
     """
     kind = METHODS[method].load()
     plan = Plan(kind.paces(config, size), config)
-    at: dict[str, Callable[[int], float]] = {}
-    first = plan.optimizer(plan.at(0))
-    for name, group in kind.group_rates(config).items():
-        at[f"lr/{name}" if name else "lr"] = partial(_rate, plan, group)
-    if first.weight_decay is not None:
-        at["weight_decay"] = partial(_weight_decay, plan)
-    if first.betas is not None:
-        at |= {f"adam_beta{index + 1}": partial(_beta, plan, index) for index in (0, 1)}
-    for name, scheduled in kind.scheduled(config, size).items():
-        at[name] = partial(_scheduled, plan, scheduled)
+    groups, scheduled = kind.group_rates(config), kind.scheduled(config, size)
+
+    def at(step: int) -> dict[str, float]:
+        now = plan.at(step)
+        optimizer = plan.optimizer(now)
+        found: dict[str, float] = {}
+        for name, group in groups.items():
+            assert optimizer.lr is not None
+            found[f"lr/{name}" if name else "lr"] = group_lr(optimizer.lr, now.epoch, group)
+        if optimizer.weight_decay is not None:
+            found["weight_decay"] = optimizer.weight_decay
+        for number, beta in enumerate(optimizer.betas or (), 1):
+            found[f"adam_beta{number}"] = beta
+        return found | {name: value(now) for name, value in scheduled.items()}
+
     steps = _shown_steps(plan)
-    return Curves(plan, at, steps, {name: [value(step) for step in steps] for name, value in at.items()})
-
-
-def _rate(plan: Plan, group: Mapping[str, float], step: int) -> float:
-    now = plan.at(step)
-    lr = plan.optimizer(now).lr
-    assert lr is not None
-    return group_lr(lr, now.epoch, group)
-
-
-def _weight_decay(plan: Plan, step: int) -> float:
-    decay = plan.optimizer(plan.at(step)).weight_decay
-    assert decay is not None
-    return decay
-
-
-def _beta(plan: Plan, index: int, step: int) -> float:
-    betas = plan.optimizer(plan.at(step)).betas
-    assert betas is not None
-    return betas[index]
-
-
-def _scheduled(plan: Plan, scheduled: Scheduled, step: int) -> float:
-    return scheduled(plan.at(step))
+    shown = [at(step) for step in steps]
+    return Curves(plan, at, steps, {name: [one[name] for one in shown] for name in shown[0]})
 
 
 def _shown_steps(plan: Plan) -> list[int]:
@@ -212,8 +194,8 @@ def _milestones(curves: Curves) -> list[int]:
     """First and last update, quarters, starts of phases, and where a value begins or ends to change."""
     last = curves.plan.steps - 1
     chosen = {0, last, *(round(last * quarter / 4) for quarter in (1, 2, 3)), *curves.plan.starts[:-1]}
-    for name, value in curves.at.items():
-        turns = _turns(curves.steps, curves.values[name], value)
+    for name, values in curves.values.items():
+        turns = _turns(curves.steps, values, lambda step, name=name: curves.at(step)[name])  # type: ignore[misc]
         chosen |= set(turns if len(turns) <= _MOST_TURNS else (turns[0], turns[-1]))
     return sorted(chosen)
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import StageConfig, panel
 from labelkit.options.shared import STORE, IndexOption, OverwriteOption, ShardsOptions
 
-_STORE = option("Store", preset=False)
-_RUN = option("Run", preset=False)
-_OUTPUT = option("Output", preset=False)
+_STORE = panel("Store", preset=False)
+_RUN = panel("Run", preset=False)
+_OUTPUT = panel("Output", preset=False)
 
 
 class VerifyConfig(StageConfig):
@@ -27,11 +27,8 @@ class VerifyConfig(StageConfig):
         "patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
         json_schema_extra=STORE,
     )
-    images: Path | None = Field(
-        None,
-        description="Also check the image files below this folder against the sizes and SHA-256 in the store or "
-        "the matches.",
-        json_schema_extra=_STORE,
+    images: Path | None = _STORE(
+        None, "Also check the image files below this folder against the sizes and SHA-256 in the store or the matches."
     )
 
 
@@ -41,11 +38,10 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     command: ClassVar[tuple[str, ...]] = ("pack",)
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
 
-    out: Path = Field(
+    out: Path = _OUTPUT(
         ...,
-        description="File to write, with the store and all its results. A sharded store becomes one file unless "
-        "--shards is set.",
-        json_schema_extra={**_OUTPUT, "makes": "store"},
+        "File to write, with the store and all its results. A sharded store becomes one file unless --shards is set.",
+        makes="store",
     )
 
 
@@ -55,9 +51,9 @@ class StatusConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("status",)
 
     index: Path | None = Field(
-        None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=STORE
+        None, description="Store from `embed`, finished or not, NAME.h5.", json_schema_extra=STORE
     )
-    run: Path | None = Field(None, description="Run folder from `train`.", json_schema_extra=_RUN)
+    run: Path | None = _RUN(None, "Run folder from `train`.")
 
     @model_validator(mode="after")
     def _needs_one(self) -> StatusConfig:

@@ -7,6 +7,7 @@ stored, so that all digests stay what they were, and the same content gives the 
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
+from labelkit.errors import Mismatch, OutputExistsError, Refused, StoreError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -25,7 +26,7 @@ from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
 from labelkit.store.results import Result, list_results, open_result, read_result
-from labelkit.store.writer import Contents, Image, Stream, install_store
+from labelkit.store.writer import Contents, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -99,22 +100,20 @@ def pack_store(
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        contents, groups = Contents(), {"results"} if results else set()
-        _take(file, "", contents, groups)
+        contents = Contents()
+        _take(file, "", contents)
         for name in results:
-            _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents, groups)
-        whole = Image.verbatim(contents, groups)
-        check_space(out, whole.num_bytes, out, "the packed store")
+            _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
+        size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
+        check_space(out, size, out, "the packed store")
         try:
-            install_store(whole, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-        except FileExistsError:
+            install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+        except OutputExistsError:
             # Another process was first, just now.
             return _check_same(out, store, results, sharded=shards is not None), True
         except UnicodeEncodeError as error:
-            problem = f"would hold {error.object!r}, a name that is not UTF-8"
-            raise Refused(str(out), problem, "Delete the results that other programs made.") from error
-        except OSError as error:
-            raise resource_error(error, str(out)) from error
+            problem = f"would contain {error.object!r}, a name that is not UTF-8"
+            raise Refused(str(out), problem, "Delete the results written by other programs.") from error
     return open_store(out), False
 
 
@@ -137,17 +136,15 @@ def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result], *,
     return there
 
 
-def _take(file: CheckedFile, group: str, contents: Contents, groups: set[str]) -> None:
+def _take(file: CheckedFile, group: str, contents: Contents) -> None:
     """Add all of a file but its packed results; it must stay open until all is written."""
-    for path in file.groups:
+    for path in [*file.groups, *file.datasets]:
         if not in_results(path):
-            groups.add(f"{group}{path}".strip("/"))
+            values = file.stored_attributes.get(path, {})
+            contents.attributes[f"{group}{path}".strip("/")] = dict(values)
     for path in file.datasets:
         if not in_results(path):
             contents.datasets[group + path] = _data(file, path)
-    for path, values in file.stored_attributes.items():
-        if not in_results(path):
-            contents.attributes[f"{group}{path}".strip("/")] = dict(values)
 
 
 def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
@@ -155,8 +152,5 @@ def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
     if not info.shape or info.nbytes <= _SMALL_BYTES:
         return file.read(path)
     return Stream(
-        np.dtype(info.dtype),
-        info.shape,
-        lambda: file.verified_blocks(path),
-        part=lambda start, stop: file.verified_blocks(path, start, stop),
+        info.dtype, info.shape, lambda start, stop: np.concatenate([*file.verified_blocks(path, start, stop)])
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,19 +58,27 @@ def report_status(config: StatusConfig) -> SimpleResult:
 def _look_at_store(out: Path) -> SimpleResult:
     with current_progress().task("parts") as task:
         run, dense = embedding_status(out, task.advance), patches_status(out, task.advance)
-    store, fault = _open(out)
+    store: EmbeddingStore | None = None
+    patches: PatchSet | None = None
+    fault: StoreError | None = None
+    try:
+        store = open_store(out) if out.exists() else None
+        patches = open_patches(store) if store is not None and patches_folder(out).is_dir() else None
+    except StoreError as error:
+        fault = error
     if store is None and fault is None and run is None and dense is None:
-        problem = "there is neither a store nor an unfinished run that makes it"
-        raise NotAStore(str(out), problem, "Check the name; `labelkit embed` makes one.")
-    patches, patch_fault = _open_patches(store)
+        problem = "there is neither a store nor an unfinished run of this name"
+        raise NotAStore(str(out), problem, "Check the name, or create the store with `labelkit embed`.")
     records: dict[str, dict[str, Any] | None] = {
         "store": None if store is None else _store_record(store),
-        "patches": None if patches is None else _patch_record(patches),
+        "patches": None
+        if patches is None
+        else {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer},
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
     }
-    state = "finished" if store and not run and not dense else "damaged" if fault else "unfinished"
-    there: Cell = "finished" if store else "cannot be used" if fault else "not there yet"
+    state = "finished" if store and not run and not dense else "unfinished" if store or not fault else "damaged"
+    there = "finished" if store else "cannot be used" if fault else "not there yet"
     tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
     for title in ("patches", "run", "patches_run"):
         if (record := records[title]) is not None:
@@ -79,11 +88,10 @@ def _look_at_store(out: Path) -> SimpleResult:
             tables.append(_fault_table([error for _, error in status.damaged]))
     skipped = run.skipped if run is not None else store.skipped if store is not None else []
     if skipped:
-        tables.append(_skipped_table(skipped))
-    faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
-    # patches are opened only if the store is, so that there is one fault at most
+        tables.append(_first_rows("skipped", ["image", "reason"], [[*pair] for pair in skipped], _SHOWN_SKIPPED))
+    faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return StatusReport(values, (), tuple(tables), fault or patch_fault)
+    return StatusReport(values, (), tuple(tables), fault)
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
@@ -98,24 +106,6 @@ def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
     return rows
 
 
-def _open(out: Path) -> tuple[EmbeddingStore | None, StoreError | None]:
-    if not out.exists():
-        return None, None
-    try:
-        return open_store(out), None
-    except StoreError as error:
-        return None, error
-
-
-def _open_patches(store: EmbeddingStore | None) -> tuple[PatchSet | None, StoreError | None]:
-    if store is None or not patches_folder(store.path).is_dir():
-        return None, None
-    try:
-        return open_patches(store), None
-    except StoreError as error:
-        return None, error
-
-
 def _store_record(store: EmbeddingStore) -> dict[str, object]:
     return {
         "rows": store.n,
@@ -127,10 +117,6 @@ def _store_record(store: EmbeddingStore) -> dict[str, object]:
         "results": list_results(store),
         "skipped": [{"image": name, "reason": reason} for name, reason in store.skipped],
     }
-
-
-def _patch_record(patches: PatchSet) -> dict[str, object]:
-    return {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer}
 
 
 @dataclass
@@ -157,6 +143,18 @@ class RunStatus:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     damaged: list[tuple[str, StoreError]] = field(default_factory=list)
 
+    @contextmanager
+    def counting(self, path: Path, report: Callable[[int], None]) -> Iterator[None]:
+        """Count a part that the block reads without an error, else note it as damaged."""
+        try:
+            yield
+        except StoreError as error:
+            self.damaged.append((path.name, error))
+            return
+        self.done_parts += 1
+        self.num_bytes += path.stat().st_size
+        report(1)
+
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
     """Return the progress of the unfinished run that embeds a store, verifying every finished part.
@@ -178,23 +176,15 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     plan = stored_plan(folder)
     if plan is None:
         raise _no_plan(folder)
-    parts = EmbeddingRun(out, plan, overwrite=False).parts
+    run = EmbeddingRun(out, plan)
     status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
     for number in range(plan.num_parts):
-        path = parts.path(number)
-        if not path.exists():
-            continue
-        try:
-            part = parts.load(number)
-        except StoreError as error:
-            status.damaged.append((path.name, error))
-            continue
-        status.done_parts += 1
-        status.num_images += len(part.arrays["embeddings"])
-        status.num_bytes += path.stat().st_size
-        names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
-        status.skipped += zip(names, part.reasons, strict=True)
-        report(1)
+        if run.path(number).exists():
+            with status.counting(run.path(number), report):
+                part = run.load(number)
+                status.num_images += len(part.arrays["embeddings"])
+                names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
+                status.skipped += zip(names, part.reasons, strict=True)
     return status
 
 
@@ -214,23 +204,16 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
     files = sorted((folder / "parts").glob("SET-*-of-*.h5"))
     status = RunStatus(folder, planned, int(files[0].stem.rpartition("-")[2]) if files else 0)
     for path in files:
-        try:
-            with open_file(path, schema.FORMAT_STORE) as file:
-                status.num_images += len(file.read_strings("sample_ids"))
-                for _ in file.verified_blocks("patches"):
-                    pass
-        except StoreError as error:
-            status.damaged.append((path.name, error))
-            continue
-        status.done_parts += 1
-        status.num_bytes += path.stat().st_size
-        report(1)
+        with status.counting(path, report), open_file(path, schema.FORMAT_STORE) as file:
+            for _ in file.verified_blocks("patches"):
+                pass
+            status.num_images += len(file.read_strings("sample_ids"))
     return status
 
 
 def _no_plan(folder: Path) -> Damaged:
     remedy = "Delete the run folder, or repeat the command with --overwrite."
-    return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", remedy)
+    return Damaged(str(folder / "plan.json"), "is not a plan: the file was changed, or the disk is failing", remedy)
 
 
 def _run_record(status: RunStatus) -> dict[str, Any]:
@@ -250,28 +233,8 @@ def _run_record(status: RunStatus) -> dict[str, Any]:
 def _look_at_training(run: Path) -> SimpleResult:
     with current_progress().task("checkpoints") as task:
         status = training_status(run, task.advance)
-    state = "finished" if status.is_finished else "unfinished"
-    if status.is_running:
-        state = "running"
+    state = "running" if status.is_running else "finished" if status.is_finished else "unfinished"
     newest = next((found for found in reversed(status.checkpoints) if not found.faults), None)
-    epochs = status.options.get("epochs")
-    rows: list[list[Cell]] = [
-        ["method", status.method],
-        ["state", state],
-        ["step", None if newest is None else newest.step],
-        ["epoch", None if newest is None or newest.epoch is None else _of(newest.epoch, epochs)],
-        ["last checkpoint", status.last],
-        ["best checkpoint", status.best],
-    ]
-    tables = [Table(str(run), ["what", "found"], rows)]
-    if status.checkpoints:
-        tables.append(_checkpoint_table(status))
-    if status.last_record is not None:
-        tables.append(_metrics_table(status.last_record))
-    faults: list[LabelkitError] = list(status.faults)
-    faults += [fault for found in status.checkpoints for fault in found.faults]
-    if faults:
-        tables.append(_fault_table(faults))
     values: dict[str, object] = {
         "run": run,
         "method": status.method,
@@ -280,18 +243,25 @@ def _look_at_training(run: Path) -> SimpleResult:
         "finished": status.is_finished,
         "step": None if newest is None else newest.step,
         "epoch": None if newest is None else newest.epoch,
-        "epochs": epochs,
+        "epochs": status.options.get("epochs"),
         "checkpoints": [_checkpoint_record(found) for found in status.checkpoints],
         "last": status.last,
         "best": status.best,
         "last_metrics": status.last_record,
         "faults": [error.to_json() for error in status.faults],
     }
+    shown = {name: values[name] for name in ("method", "state", "step", "epoch", "epochs")}
+    shown |= {"last checkpoint": status.last, "best checkpoint": status.best}
+    tables = [Table(str(run), ["what", "found"], _rows_of(shown))]
+    if status.checkpoints:
+        tables.append(_checkpoint_table(status))
+    if status.last_record is not None:
+        tables.append(_metrics_table(status.last_record))
+    faults: list[LabelkitError] = list(status.faults)
+    faults += [fault for found in status.checkpoints for fault in found.faults]
+    if faults:
+        tables.append(_fault_table(faults))
     return SimpleResult(values, (), tuple(tables))
-
-
-def _of(count: int, total: object) -> str:
-    return f"{count} of {total}" if isinstance(total, int) else str(count)
 
 
 def _checkpoint_table(status: TrainingStatus) -> Table:
@@ -310,10 +280,7 @@ def _checkpoint_table(status: TrainingStatus) -> Table:
 
 def _metrics_table(record: dict[str, object]) -> Table:
     shown = [(name, value) for name, value in record.items() if value is None or isinstance(value, str | int | float)]
-    title = "last line of metrics.jsonl"
-    if len(shown) > _SHOWN_METRICS:
-        title += f": the first {_SHOWN_METRICS} of {len(shown)}; --json has all"
-    return Table(title, ["name", "value"], [[name, value] for name, value in shown[:_SHOWN_METRICS]])
+    return _first_rows("last line of metrics.jsonl", ["name", "value"], [[*pair] for pair in shown], _SHOWN_METRICS)
 
 
 def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
@@ -334,8 +301,7 @@ def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
     return Table("faults", ["where", "problem", "what to do"], [[f.where, f.problem, f.remedy] for f in faults])
 
 
-def _skipped_table(skipped: list[tuple[str, str]]) -> Table:
-    title = "skipped"
-    if len(skipped) > _SHOWN_SKIPPED:
-        title += f": the first {_SHOWN_SKIPPED} of {len(skipped)}; --json has all"
-    return Table(title, ["image", "reason"], [[name, reason] for name, reason in skipped[:_SHOWN_SKIPPED]])
+def _first_rows(title: str, columns: list[str], rows: list[list[Cell]], shown: int) -> Table:
+    if len(rows) > shown:
+        title += f": the first {shown} of {len(rows)}; --json has all"
+    return Table(title, columns, rows[:shown])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import RunStatus, StatusReport, embedding_status, patches_status
+from labelkit.commands.store_files.status import StatusReport, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -22,18 +22,16 @@ from labelkit.errors import (
     LabelkitError,
     Mismatch,
     NotAStore,
-    Refused,
     StoreError,
 )
 from labelkit.files import NotRegularError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
-from labelkit.store.digests import RESTORE
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import open_part
-from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
-from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.patches import SET_NAME, PatchFile, check_owner, patches_folder, read_set_json
+from labelkit.store.reader import CheckedFile, check_finite, in_results, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
@@ -119,8 +117,8 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:
         return checked
-    problem = "holds nothing that can be checked"
-    raise NotAStore(str(path), problem, "Give a store, its .results or .patches, a run folder or a checkpoint.")
+    problem = "contains nothing that can be checked"
+    raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
 def _of_checkpoint(status: CheckpointStatus) -> Verified:
@@ -136,38 +134,30 @@ def _of_embedding(folder: Path) -> list[Verified]:
     """Check the parts of a store or of patches that are being made."""
     name = folder.name.removesuffix(".run").removesuffix(".patches")
     look = patches_status if folder.name.endswith(".patches.run") else embedding_status
-    try:
-        status: RunStatus | None = look(folder.with_name(name))
-    except StoreError as error:
-        return [Verified("unfinished run", str(folder), faults=[error])]
-    if status is None or status.folder != folder:
-        raise NotAStore(str(folder), "is not where a run folder is", "Give NAME.h5.run, or the store.")
-    faults: list[LabelkitError] = [error for _, error in status.damaged]
-    return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, faults)]
+    found = Verified("unfinished run", str(folder))
+    with found.collecting():
+        status = look(folder.with_name(name))
+        if status is None or status.folder != folder:
+            raise NotAStore(str(folder), "is not the location of a run folder", "Pass NAME.h5.run, or the store.")
+        found.blocks, found.num_bytes = status.done_parts, status.num_bytes
+        found.faults += [error for _, error in status.damaged]
+    return [found]
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
     """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} does not name images", "Pass a store or matches as --index.")
+        raise ConfigError("--images", f"{path} does not list images", "Pass a store or matches as --index.")
     with suppress(StoreError):
-        are_files = True
-        if kind == "matches":
-            found = read_matches(path)
-            names, sha256 = list(found.sample_ids), found.sha256
-        else:
-            store = open_store(path, verify=False)
-            names, sha256 = store.sample_ids, store.sha256
-            are_files = has_image_files(store.file_sizes, store.image_sizes)
-        faults: list[tuple[str, str]] = []
-        if are_files:
-            with current_progress().task("images", total=len(names)) as task:
-                faults = verify_images(root, names, np.asarray(sha256), task.advance)
-        else:
-            text = "the images of this store were never files (a bundled or generated data set), so none is compared"
-            current_progress().message(text)
-        return {"root": root, "total": len(names), "are_files": are_files, "faults": faults}
+        found = read_matches(path) if kind == "matches" else open_store(path)
+        # pixels have no header: their size is that of an image, with one byte for each value
+        if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
+            problem = f"the images of {path} were never files (a bundled or generated data set)"
+            raise ConfigError("--images", problem, "Remove --images.")
+        with current_progress().task("images", total=len(found.sample_ids)) as task:
+            faults = verify_images(root, found.sample_ids, found.sha256, task.advance)
+        return {"root": root, "total": len(found.sample_ids), "faults": faults}
     return None
 
 
@@ -177,8 +167,8 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
     more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
     remedy = "Restore them, or embed again."
     if sum(what == MISSING for _, what in faults) == images["total"]:
-        remedy = "Give the folder that the names are relative to, as it was given to embed."
-    problem = f"{len(faults)} of {images['total']} images are not what they were: {listed}{more}"
+        remedy = "Pass the folder to which image names are relative, as in `labelkit embed`."
+    problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
     return DatasetError(str(images["root"]), problem, remedy)
 
 
@@ -189,8 +179,6 @@ def _record(one: Verified) -> dict[str, object]:
 
 def _image_tables(images: dict[str, Any]) -> list[Table]:
     total, faults = images["total"], images["faults"]
-    if not images["are_files"]:
-        return [Table("images", ["images", "files"], [[total, "none: the images were never files"]])]
     rows: list[list[Cell]] = [[total, total - len(faults), len(faults)]]
     tables = [Table(f"images below {images['root']}", ["images", "same", "other"], rows)]
     if faults:
@@ -217,6 +205,14 @@ class Verified:
     num_bytes: int = 0
     faults: list[LabelkitError] = field(default_factory=list)
 
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Add the error that ends the block to the faults."""
+        try:
+            yield
+        except LabelkitError as error:
+            self.faults.append(error)
+
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
     """Verify a file that labelkit wrote; of a store, also the results in it and next to it, and its patches.
@@ -241,7 +237,8 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
     except StoreError as error:
         return [Verified("file", str(path), faults=[error])]
     if reader is not None and not found.faults:
-        _collect(found, lambda: reader(path))
+        with found.collecting():
+            reader(path)
     return [found]
 
 
@@ -269,22 +266,16 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
         listing.faults.append(error)
         return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
     store = _open_if_there(folder.with_name(folder.name.removesuffix(".patches")))
-    if store is not None and (listed["store_digest"], listed["rows"]) != (store.content_digest, store.n):
-        problem = f"the patches belong to other content than {store.path} has now"
-        listing.faults.append(Mismatch(str(folder), problem, "Make them again: `labelkit embed ... --dense`."))
+    if store is not None:
+        with listing.collecting():
+            check_owner(folder, listed, store)
     checked = [listing]
     for entry in listed["files"]:
-        path = folder / entry["name"]
-        found = Verified("patches", str(path))
+        found = Verified("patches", str(folder / entry["name"]))
         checked.append(found)
-        try:
-            with open_file(path, schema.FORMAT_STORE) as file:
-                _compare_blocks(file, found, report)
-                model = check_set_file(file, entry, listed)
-        except LabelkitError as error:
-            found.faults.append(error)
-            continue
-        _compare_models(found, model, store)
+        with found.collecting(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
+            _compare_blocks(file, found, report)
+            PatchFile(file, entry, listed, None if store is None else store.model)
     return checked
 
 
@@ -298,25 +289,20 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     if kind == "patches":
         return [found]
     store: EmbeddingStore | None = None
-    try:
-        store = EmbeddingStore(file, path, verify=False)
-    except StoreError as error:
-        if not any(isinstance(fault, Damaged) for fault in found.faults):  # what is damaged holds any values
-            found.faults.append(error)
+    # what is damaged holds any values
+    with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collecting():
+        store = EmbeddingStore(file, path)
     checked = [found]
     names = store.packed_results if store is not None else ()
     digests: dict[str, str] = {}
     for name in names:
         packed = Verified("result", f"{path}:/results/{name}")
         checked.append(packed)
-        try:
+        with packed.collecting():
             inner = file.inside(f"results/{name}", schema.FORMAT_RESULT)
-        except StoreError as error:
-            packed.faults.append(error)
-            continue
-        digests[name] = inner.content_digest
-        _compare_blocks(inner, packed, report)
-        _check_result(inner, path, name, store, packed)
+            digests[name] = inner.content_digest
+            _compare_blocks(inner, packed, report)
+            _check_result(inner, path, name, store, packed)
     checked += [_verify_result(path, name, store, report, digests.get(name)) for name in results_beside(path)]
     if patches_folder(path).is_dir():
         checked += verify_patches(patches_folder(path), report)
@@ -328,26 +314,22 @@ def _verify_result(
 ) -> Verified:
     place = results_folder(path) / f"{name}.h5"
     found = Verified("result", str(place))
-    try:
-        with open_file(place, schema.FORMAT_RESULT) as file:
-            if packed not in (None, file.content_digest):
-                problem = f"exists twice: {path}:/results/{name} has other content"
-                found.faults.append(StoreError(str(place), problem, "Give it another name, or delete it."))
-            _compare_blocks(file, found, report)
-            _check_result(file, place, name, store, found)
-    except LabelkitError as error:
-        found.faults.append(error)
+    with found.collecting(), open_file(place, schema.FORMAT_RESULT) as file:
+        if packed not in (None, file.content_digest):
+            problem = f"exists twice: {path}:/results/{name} has different content"
+            found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
+        _compare_blocks(file, found, report)
+        _check_result(file, place, name, store, found)
     return found
 
 
 def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
     stale = store is not None and file.attributes[""].get("store_digest") != store.content_digest
     if stale and store is not None:
-        problem = f"made from other content than {store.path} has now"
-        found.faults.append(Mismatch(file.place(""), problem, "Make it again or delete it."))
-    rows = None if stale or store is None else store.n
+        problem = f"was made from a different version of {store.path}"
+        found.faults.append(Mismatch(file.place(""), problem, "Recreate or delete this result."))
     if not found.faults or stale:
-        _collect(found, lambda: parse_result(file, path, name, rows, stale=stale))
+        parse_result(file, path, name, None if stale or store is None else store.n, stale=stale)
 
 
 def _owner(path: Path) -> EmbeddingStore | None:
@@ -362,23 +344,9 @@ def _open_if_there(path: Path) -> EmbeddingStore | None:
     if not path.is_file():
         return None
     try:
-        return open_store(path, verify=False)
+        return open_store(path)
     except StoreError:
         return None  # it is looked at when it is asked for itself
-
-
-def _compare_models(found: Verified, model: ModelIdentity, store: EmbeddingStore | None) -> None:
-    keys = [] if store is None else [key for key in model.differences(store.model) if key not in ("layer", "pooling")]
-    if keys:
-        problem = f"made by another model than the store: {', '.join(keys)} differ"
-        found.faults.append(Mismatch(found.where, problem, "Make them again: `labelkit embed ... --dense`."))
-
-
-def _collect(found: Verified, check: Callable[[], object]) -> None:
-    try:
-        check()
-    except LabelkitError as error:
-        found.faults.append(error)
 
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
@@ -389,18 +357,14 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
         if in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
         wants_finite, start = _wants_finite(file, path), 0
-        try:
+        with found.collecting():
             for block in file.verified_blocks(path):
                 found.blocks += 1
                 found.num_bytes += block.nbytes
                 report(block.nbytes)
-                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
-                if not finite.all():
-                    where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
-                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                if wants_finite:
+                    check_finite(file.place(path), block, start)
                 start += len(block) if block.ndim else 0
-        except StoreError as error:
-            found.faults.append(error)
 
 
 def _wants_finite(file: CheckedFile, path: str) -> bool:
@@ -431,7 +395,7 @@ def verify_images(
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Give the folder that the names of the images are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder to which image names are relative.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:
@@ -445,17 +409,3 @@ def verify_images(
             faults.append((name, error.strerror or str(error)))
         report(1)
     return faults
-
-
-def has_image_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
-    """Return whether the images of a store came from image files.
-
-    Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file
-    has a header, so all images of a store having that size means that none was one.
-
-    Args:
-        file_sizes: (n,) bytes.
-        image_sizes: (n, 2) height and width.
-    """
-    pixels = image_sizes.astype(np.uint64).prod(axis=1)
-    return not any(bool((file_sizes == pixels * np.uint64(channels)).all()) for channels in (1, 3))

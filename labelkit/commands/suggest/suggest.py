@@ -20,11 +20,10 @@ from labelkit.algorithms.active_learning import (
     nearest_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_finite, split_rows
+from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
-from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import correctness_probabilities
@@ -160,15 +159,19 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
         current_progress().warning(
-            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near-duplicates "
-            "of these or of labeled images (--duplicate-share)"
+            f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
+            "near-duplicates of these or of labeled images (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
-    guesses = chosen.guesses
-    commit_bytes(config.out, _table(names, chosen, guesses))
+    lines = list(zip(names, chosen.scores.tolist(), chosen.reasons, chosen.guesses, strict=True))
+    table = (
+        [escaped_path(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
+        for name, score, reason, guess in lines
+    )
+    commit_bytes(config.out, csv_bytes(COLUMNS, table))
     made = [config.out]
     if config.sheet is not None and images is not None:
-        made.append(_draw(config, config.sheet, images, names, guesses))
+        made.append(_draw(config, config.sheet, images, names, chosen.guesses))
     values: dict[str, object] = {
         "index": config.index,
         "csv": config.out,
@@ -181,14 +184,11 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         "like_them": chosen.like_them,
         "like_them_wrong": chosen.like_them_wrong,
         "images": [
-            {"path": name, "score": float(score), "reason": reason, "guess": guess or None}
-            for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
+            {"path": name, "score": score, "reason": reason, "guess": guess or None}
+            for name, score, reason, guess in lines
         ],
     }
-    cells: list[list[Cell]] = [
-        [name, float(score), reason, guess or None]
-        for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
-    ]
+    cells: list[list[Cell]] = [[name, score, reason, guess or None] for name, score, reason, guess in lines]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
     tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
     return SimpleResult(values, tuple(made), tables)
@@ -219,7 +219,7 @@ def _doubt(
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
-            current_progress().message("fewer than two classes have labels, so only coverage counts")
+            current_progress().message("fewer than two classes have labels, so images are chosen by coverage only")
         return _Doubt(None, lambda _: "", lambda _: "", "none")
     claims = nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
@@ -246,8 +246,8 @@ def _doubt_of_result(
     if len(there) < 2:
         raise StoreError(
             str(result.path),
-            f"does not have two or more groups for these images ({len(there)})",
-            "Name one with two or more.",
+            f"has fewer than two groups for these images ({len(there)})",
+            "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     claims = nearest_classes(features, _means(features, groups, there), there)
@@ -299,22 +299,10 @@ def _choose(
     return (places, scores, reasons)
 
 
-def _table(names: list[str], chosen: Suggested, guesses: list[str]) -> bytes:
-    lines = zip(names, chosen.scores.tolist(), chosen.reasons, guesses, strict=True)
-    return csv_bytes(
-        COLUMNS,
-        (
-            [escaped_path(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
-            for name, score, reason, guess in lines
-        ),
-    )
-
-
 def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:
-    row_of = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pixels_of = pixels_by_name(images)
     pictures = [
-        Picture(image_pixels(images, row_of[name]) if name in row_of else None, (name, guess and f"{guess}?"))
-        for name, guess in zip(names, guesses, strict=True)
+        Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, guess in zip(names, guesses, strict=True)
     ]
     if all(picture.pixels is None for picture in pictures):
         current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")

@@ -25,7 +25,7 @@ from labelkit.data.loaders import EvalLoader, planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import ReusablePart, kept_shape
+from labelkit.models.backbones.frozen_stages import ReusablePart, kept_shape
 from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -83,13 +83,13 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         return None
     if config.compile:
         raise ConfigError(
-            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Leave out --compile."
+            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Remove --compile."
         )
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
-        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
+        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
-        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Leave it out.")
+        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
     if part.num_views not in (None, len(phase.views)):
         raise ValueError(f"{len(phase.views)} views where the frozen part is for {part.num_views}")
     kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
@@ -120,7 +120,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     limit = config.max_disk_bytes
     if limit is not None and plan.num_bytes > limit:
         problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
-        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise it, or lower --reuse-frozen.")
+        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise --max-disk, or lower --reuse-frozen.")
     maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
     return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
 
@@ -182,9 +182,9 @@ def cache_views(
     if runtime.is_main:
         kept.begin()
         begun(kept.folder)
-        kept.missing()  # puts aside those that are damaged
+        kept.pending_parts()  # puts aside those that are damaged
     runtime.barrier()
-    missing = [number for number in range(reuse.plan.num_parts) if not kept.is_there(number)]
+    missing = [number for number in range(reuse.plan.num_parts) if not kept.path(number).exists()]
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:

@@ -95,7 +95,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
         raise ConfigError(
-            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Leave it out."
+            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Remove --compile."
         )
     if config.dry_run:
         return plan_training(method_name, config)
@@ -173,7 +173,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if not isinstance(error.__cause__, OSError):  # of the device or of other processes
             raise
         # the same command again would only say that the folder exists
-        remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
+        remedy = "Free some disk space, then run the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
 
@@ -205,8 +205,8 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
         str(run.path),
-        f"the data are no longer those of the run ({images} images, {then} when it began; or other labels or rows)",
-        "Put them back as they were, or start a new run (--init-from takes the weights along).",
+        f"the data differ from those of the run ({images} images now, {then} when it began; or other labels or rows)",
+        "Restore the data, or start a new run (--init-from keeps the weights).",
     )
 
 

@@ -76,8 +76,8 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         raise DatasetError(
             config.main_dataset,
             f"every image is labeled, so {method_name} has no unlabeled images to learn from",
-            "Pass --num-labels N to hide the others and measure how well N labels do, or learn from all labels with "
-            "`labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
+            "Pass --num-labels N to hide all other labels and measure how well N labels suffice, or learn from all "
+            "labels with `labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
         )
     info = prepared.info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)

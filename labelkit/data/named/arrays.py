@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource, numbered_listing
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, numbered_listing
+from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
@@ -90,8 +90,8 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
     except (OSError, RuntimeError) as error:
-        problem = f"a file is not the published one, by its MD5, or cannot be read ({error})"
-        raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.") from error
+        problem = f"a file differs from the published file (by MD5) or cannot be read ({error})"
+        raise DatasetError(str(root), problem, "Remove this folder and pass --download again.") from error
     source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
     labels = {split: np.array(part.targets) for split, part in parts.items()}
     return _listing(spec.name, labels, tuple(spec.num_images), parts["train"].classes, source)
@@ -132,7 +132,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     leave them out.
     """
-    remedy = "Fetch it again from http://ufldl.stanford.edu/housenumbers/."
+    remedy = "Download the file again from http://ufldl.stanford.edu/housenumbers/."
     images, labels = [], {}
     for split in ("test", "train"):
         path = root / f"{split}_32x32.mat"
@@ -177,10 +177,6 @@ class BinarySource:
         if len(planes) != _STL_BYTES:
             raise BadImage(f"{path.name} ends too early")
         return EncodedImage(np.ascontiguousarray(planes.reshape(3, _STL_SIDE, _STL_SIDE).transpose(2, 1, 0)))
-
-    def select(self, rows: NDArray[np.int64]) -> BinarySource:
-        """Return a source of the images at the given indices."""
-        return BinarySource(self.files, self.file_of[rows], self.record_of[rows])
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:

@@ -23,9 +23,6 @@ class BenchmarkClasses:
         old_classes: classes with labels, in published order: training class i is the i-th of them.
         new_classes: the other classes, continuing that order.
         folder_names: name of the folder of each class, where that is fixed (ImageNet); else empty.
-
-    Raises:
-        ValueError: the lists are not a partition of all classes.
     """
 
     source: str
@@ -33,13 +30,6 @@ class BenchmarkClasses:
     old_classes: tuple[int, ...]
     new_classes: tuple[int, ...]
     folder_names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if sorted(self.old_classes + self.new_classes) != list(range(self.num_classes)):
-            raise ValueError(
-                f"{len(self.old_classes)} old and {len(self.new_classes)} new classes are not a partition of "
-                f"{self.num_classes}"
-            )
 
     def check(self, name: str, num_classes: int) -> None:
         """Raise an error if the data have another number of classes than the benchmark.

@@ -3,58 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import zipfile
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.datasets import EncodedImage, ImageDataset, numbered_listing
+from labelkit.data.datasets import ImageDataset, numbered_listing
+from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
-from labelkit.files import read_bytes
 
 SEED: Final = 0
 _BLOCK: Final = 100
-# Of the drawing rules; a change of them must not find what the old ones drew.
-_VERSION: Final = 1
-_DIGEST_BYTES: Final = 32
-_PIXELS: Final = scenes.SIDE * scenes.SIDE
+# Of the drawing rules and of the files; a change of them must not find what the old ones drew.
+_VERSION: Final = 2
 
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-@dataclass(frozen=True)
-class GeneratedSet:
-    """Definition of a generated data set: its source, split sizes and mask classes.
-
-    Attributes:
-        name: what ``--dataset`` says.
-        source: what is drawn, see :mod:`labelkit.data.named.scenes`.
-        counts: images of each split; films, for ``scenes.VIDEOS``.
-        mask_classes: what the values of a mask mean; empty if they number the objects of a film.
-    """
-
-    name: str
-    source: int
-    counts: Mapping[str, int]
-    mask_classes: tuple[str, ...]
-
-
-_COUNTS: Final = {"train": 2_000, "val": 300, "probe": 300}
 _SHAPES: Final = ("background", *scenes.SHAPES)
-SCENE_OBJECTS: Final = GeneratedSet("scene_objects", scenes.OBJECTS, _COUNTS, _SHAPES)
-SCENES: Final = GeneratedSet("scenes", scenes.SCENES, _COUNTS, _SHAPES)
-DIGIT_SCENES: Final = GeneratedSet(
-    "digit_scenes", scenes.DIGITS, _COUNTS, ("background", *(str(digit) for digit in range(10)))
-)
-SCENE_VIDEOS: Final = GeneratedSet("scene_videos", scenes.VIDEOS, {"train": 60, "val": 30}, ())
-_SETS: Final = {kind.name: kind for kind in (SCENE_OBJECTS, SCENES, DIGIT_SCENES, SCENE_VIDEOS)}
+# What is drawn for a set, and what the values of its masks mean; none where they number the objects of a film.
+_SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
+    "scene_objects": (scenes.OBJECTS, _SHAPES),
+    "scenes": (scenes.SCENES, _SHAPES),
+    "digit_scenes": (scenes.DIGITS, ("background", *map(str, range(10)))),
+    "scene_videos": (scenes.VIDEOS, ()),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,132 +42,100 @@ class _Drawn:
 
     Attributes:
         source: what is drawn.
+        splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
+        numbers: (n,) int64, its number in the split.
         blocks: what this process has read so far; not handed on to worker processes.
     """
 
     source: int
+    splits: NDArray[np.int64]
+    numbers: NDArray[np.int64]
     blocks: dict[tuple[int, int], Block] = field(default_factory=dict, repr=False)
 
-    def __reduce__(self) -> tuple[type[_Drawn], tuple[int]]:
-        return _Drawn, (self.source,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Drawn, (self.source, self.splits, self.numbers)
 
-    def read(self, split: int, number: int) -> Block:
-        """Return an image (64, 64, 3) and its mask (64, 64), drawing their block if needed."""
-        key = split, number // _BLOCK
+    def read(self, index: int) -> Block:
+        """Return the image (64, 64, 3) and the mask (64, 64) of a row, drawing their block if needed."""
+        block, place = divmod(int(self.numbers[index]), _BLOCK)
+        key = int(self.splits[index]), block
         if key not in self.blocks:
             self.blocks[key] = _read_block(self.source, *key)
         images, masks = self.blocks[key]
-        return images[number % _BLOCK], masks[number % _BLOCK]
+        return images[place], masks[place]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Rows of a generated set.
-
-    Attributes:
-        drawn: where they come from.
-        splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
-        numbers: (n,) int64, its number in the split.
-    """
-
-    drawn: _Drawn
-    splits: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-
-    def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return a source of the images at the given indices."""
-        return replace(self, splits=self.splits[rows], numbers=self.numbers[rows])
-
-    def _read(self, index: int) -> Block:
-        return self.drawn.read(int(self.splits[index]), int(self.numbers[index]))
-
-
-class GeneratedImages(_Rows):
+class GeneratedImages:
     """Images of a generated data set."""
 
-    __slots__ = ()
+    drawn: _Drawn
 
     def read(self, index: int) -> EncodedImage:
         """Return the image at ``index``."""
-        return EncodedImage(self._read(index)[0])
+        return EncodedImage(self.drawn.read(index)[0])
 
 
-class GeneratedMasks(_Rows):
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedMasks:
     """Masks of a generated data set."""
 
-    __slots__ = ()
+    drawn: _Drawn
 
     def read(self, index: int) -> NDArray[np.uint8]:
         """Return the (64, 64) mask at ``index``."""
-        return self._read(index)[1].copy()
+        return self.drawn.read(index)[1].copy()
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List a generated data set by its entry in the table of named sets; see ``DatasetSpec.reader``."""
-    return load_generated(_SETS[spec.name])
+    """List a generated data set without drawing its images; see ``DatasetSpec.reader``.
 
-
-def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) -> ImageDataset:
-    """List a generated data set without drawing its images.
-
-    Args:
-        kind: which.
-        counts: images (films) of each split; by default those of the registered set. Image i of a split is the same
-            whatever the counts are.
+    Image i of a split is the same whatever the number of images is.
     """
+    source, mask_classes = _SETS[spec.name]
     rows = []
-    for split, count in (kind.counts if counts is None else counts).items():
-        for number in range(count):
-            if kind.source == scenes.VIDEOS:
-                rows += [
-                    (f"{split}/{number:05d}/{frame:02d}.png", split, number * scenes.NUM_FRAMES + frame)
-                    for frame in range(scenes.NUM_FRAMES)
-                ]
-            else:
-                rows.append((f"{split}/{number:05d}.png", split, number))
-    splits = np.array([scenes.SPLITS.index(split) for _, split, _ in rows], dtype=np.int64)
-    numbers = np.array([number for _, _, number in rows], dtype=np.int64)
+    for split, count in spec.num_images.items():
+        for number in range(count.low):
+            name = f"{number:05d}"
+            if source == scenes.VIDEOS:
+                name = "{:05d}/{:02d}".format(*divmod(number, scenes.NUM_FRAMES))
+            rows.append((f"{split}/{name}.png", scenes.SPLITS.index(split), number))
+    rows.sort()  # as listed, so that masks follow images
+    splits, numbers = (np.array(column, dtype=np.int64) for column in list(zip(*rows, strict=True))[1:])
     labels = np.full(len(rows), -1, dtype=np.int64)
-    if kind.source == scenes.OBJECTS:
-        pairs = zip(splits.tolist(), numbers.tolist(), strict=True)
-        labels = np.array([scenes.scene_label(SEED, split, number) for split, number in pairs], dtype=np.int64)
-    split_names = tuple(split for split in scenes.SPLITS if split in kind.counts)
-    drawn = _Drawn(kind.source)
-    listed = numbered_listing(
-        kind.name,
+    if source == scenes.OBJECTS:
+        labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
+    drawn = _Drawn(source, splits, numbers)
+    there, places = np.unique(splits, return_inverse=True)
+    return numbered_listing(
+        spec.name,
         None,
         [name for name, _, _ in rows],
         labels,
-        splits,
-        GeneratedImages(drawn, splits, numbers),
-        class_names=scenes.SHAPES if kind.source == scenes.OBJECTS else (),
-        split_names=split_names,
-        chiral=kind.source == scenes.DIGITS,
-        mask_classes=kind.mask_classes,
+        places,
+        GeneratedImages(drawn),
+        class_names=scenes.SHAPES if source == scenes.OBJECTS else (),
+        split_names=tuple(scenes.SPLITS[split] for split in there),
+        chiral=source == scenes.DIGITS,
+        masks=GeneratedMasks(drawn),
+        mask_classes=mask_classes,
     )
-    source = listed.source
-    assert isinstance(source, GeneratedImages)
-    return replace(listed, masks=GeneratedMasks(drawn, source.splits, source.numbers))
 
 
 def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images from the cache, or draw it and keep it there."""
-    path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.bin"
-    with contextlib.suppress(OSError):
-        content = read_bytes(path)
-        body = content[_DIGEST_BYTES:]
-        if len(body) == 4 * _PIXELS * _BLOCK and hashlib.sha256(body).digest() == content[:_DIGEST_BYTES]:
-            values = np.frombuffer(body, dtype=np.uint8)
-            images = values[: 3 * _PIXELS * _BLOCK].reshape(_BLOCK, scenes.SIDE, scenes.SIDE, 3)
-            return images, values[images.size :].reshape(_BLOCK, scenes.SIDE, scenes.SIDE)
+    path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"
+    # whatever is wrong with a damaged file, it is drawn again, with the same bytes
+    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), path.open("rb") as file:
+        kept = np.load(file)
+        return kept["images"], kept["masks"]
     images, masks = _draw_block(source, split, block)
-    body = images.tobytes() + masks.tobytes()
-    # A cache that cannot be written costs time and nothing else: what is drawn again has the same bytes.
+    # a cache that cannot be written costs time and nothing else
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
         try:
-            temporary.write_bytes(hashlib.sha256(body).digest() + body)
+            np.savez(temporary, images=images, masks=masks)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ Nothing is decoded: folders are listed, and the lists that come with a set are r
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
 
 MAX_NAMES_SHOWN: Final = 3
-# a part of a path that is empty, . or .., or a character that no name has
-_OUTSIDE: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0")
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,7 @@ def list_files(
         remedy: what to do about faults.
 
     Raises:
-        DatasetError: the lists name an image twice, or one outside of the set.
+        DatasetError: the lists name an image twice.
         DatasetIncomplete: images that the lists name are not there.
     """
     if not listed:
@@ -230,10 +227,6 @@ def list_files(
     if len(set(names)) < len(names):
         twice, count = Counter(names).most_common(1)[0]
         raise DatasetError(str(root), f"names {twice} {count} times", remedy)
-    together = "\n".join(("", *names, ""))
-    if any(mark in together for mark in ("/.", "//", "\n/", "/\n", "\n.", "\0")):
-        for name in filter(_OUTSIDE.search, names):
-            raise DatasetError(str(root), f"names {name!r}, which is outside the data set", remedy)
     if missing := _missing(root, names):
         gone = set(missing)
         expected = Counter(row.split for row in listed)
@@ -343,11 +336,11 @@ def read_table(path: Path) -> dict[str, str]:
         key, _, value = line.partition(" ")
         if line and (not key or not value.strip() or key in table):
             problem = f"names {key} again" if key in table else f"{line!r} is not `<key> <value>`"
-            raise DatasetError(str(path), f"line {number}: {problem}", "Unpack it again.")
+            raise DatasetError(str(path), f"line {number}: {problem}", "Unpack the file again.")
         if line:
             table[key] = value.strip()
     if not table:
-        raise DatasetError(str(path), "is empty", "Unpack it again.")
+        raise DatasetError(str(path), "is empty", "Unpack the file again.")
     return table
 
 
@@ -360,9 +353,9 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line.rstrip() for line in read_bytes(path).decode().splitlines()]
     except OSError as error:
-        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
+        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the file again.") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(str(path), "is not UTF-8 text", "Unpack it again.") from error
+        raise DatasetError(str(path), "is not UTF-8 text", "Unpack the file again.") from error
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:

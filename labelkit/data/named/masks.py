@@ -175,6 +175,7 @@ def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 _CLASSES: Final = VOC_CLASSES[1:]  # without background
 _MAX_XML_BYTES: Final = 1 << 20
+_SIDES: Final = ("xmin", "ymin", "xmax", "ymax")
 _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as difficult
 
 
@@ -203,41 +204,29 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
     """Return the objects of an image, and its height and width."""
     try:
         tree = ElementTree.fromstring(read_bytes(path, _MAX_XML_BYTES))
+        size = tuple(int(tree.findtext(f"size/{side}", "0") or 0) for side in ("height", "width"))
+        entries = tree.findall("object")
+        names = [entry.findtext("name", "").strip() for entry in entries]
+        boxes = [[float(entry.findtext(f"bndbox/{side}", "")) for side in _SIDES] for entry in entries]
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the archives again.") from error
-    except ElementTree.ParseError as error:
-        raise DatasetError(str(path), f"is not XML: {error}", "Unpack the archives again.") from error
-    boxes, labels, difficult = [], [], []
-    for place, entry in enumerate(tree.findall("object"), start=1):
-        name = entry.findtext("name", "").strip()
-        if name not in _CLASSES:
-            raise DatasetError(
-                str(path), f"object {place} has class {name!r}, which is not a VOC class", "Unpack it again."
-            )
-        left, top, right, bottom = (_number(path, place, entry, side) for side in ("xmin", "ymin", "xmax", "ymax"))
-        # pixels are counted from 1, and a box has its last ones inside
-        boxes.append((left - 1, top - 1, right, bottom))
-        labels.append(_CLASSES.index(name))
-        difficult.append(entry.findtext("difficult", "0").strip() == "1")
-    size = tuple(int(tree.findtext(f"size/{side}", "0") or 0) for side in ("height", "width"))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DatasetError(str(path), f"is damaged: {error}", "Unpack the archives again.") from error
+    if unknown := set(names) - set(_CLASSES):
+        problem = f"has an object of class {min(unknown)!r}, which is not a VOC class"
+        raise DatasetError(str(path), problem, "Unpack it again.")
     if not boxes:
         return no_objects(), (size[0], size[1])
-    corners = np.array(boxes, dtype=np.float64)
+    # pixels are counted from 1, and a box has its last ones inside
+    corners = np.array(boxes, dtype=np.float64) - (1, 1, 0, 0)
     outside = find_outside_box(corners, (size[0], size[1]))
     if outside is not None:
         problem = f"object {outside + 1} lies mostly outside its image of {size[1]} x {size[0]} pixels"
         raise DatasetError(str(path), problem, "Unpack the archives again.")
+    labels = np.array([_CLASSES.index(name) for name in names], np.int64)
+    difficult = np.array([entry.findtext("difficult", "0").strip() == "1" for entry in entries])
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    return Objects(corners, np.array(labels, np.int64), np.array(difficult), areas), (size[0], size[1])
-
-
-def _number(path: Path, place: int, entry: ElementTree.Element, side: str) -> float:
-    text = entry.findtext(f"bndbox/{side}", "")
-    try:
-        return float(text)
-    except ValueError as error:
-        problem = f"object {place}: {side} {text!r} is no number"
-        raise DatasetError(str(path), problem, "Unpack the archives again.") from error
+    return Objects(corners, labels, difficult, areas), (size[0], size[1])
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:

@@ -88,12 +88,7 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
         split: position in ``SPLITS``.
         source: ``OBJECTS`` (one large object), ``SCENES`` (one to four) or ``DIGITS`` (one to three digits).
         index: number of the image, >= 0.
-
-    Raises:
-        ValueError: no such split or source.
     """
-    if source not in (OBJECTS, SCENES, DIGITS) or split not in range(len(SPLITS)):
-        raise ValueError(f"no split {split} or source {source}; a film is drawn by `draw_video`")
     generator = scene_generator(seed, split, source, index)
     canvas = _draw_background(generator)
     if source == DIGITS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -78,18 +78,8 @@ def boxes_of_views(
         source = spec.drawn_as(number) if spec.box_as is None else spec.box_as
         boxes = crop_boxes(spec, heights, widths, draws, source)
         if spec.anchors:
-
-            def again(
-                draw: int, at: NDArray[np.int64], spec: ViewSpec = spec, view: int = source
-            ) -> NDArray[np.float64]:
-                h, w = (np.asarray(side)[at] for side in sizes)
-                return crop_boxes(spec, h, w, draws.at(at), view, draw)
-
-            def spare(at: NDArray[np.int64], view: int = source) -> NDArray[np.float64]:
-                return draws.at(at).uniform(view, "crop inside", 4).astype(np.float64)
-
             anchors = [made[anchor] for anchor in spec.anchors]
-            boxes = overlapping_boxes(boxes, anchors, spec.min_overlap * heights * widths, again, spare)
+            boxes = _overlapping_boxes(spec, boxes, anchors, sizes, draws, source)
         made.append(boxes)
     return made
 
@@ -150,59 +140,36 @@ def overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> ND
     return np.asarray(np.prod(np.clip(high - low, 0, None), axis=1), dtype=np.float64)
 
 
-def overlapping_boxes(
+def _overlapping_boxes(
+    spec: ViewSpec,
     boxes: NDArray[np.float64],
     anchors: Sequence[NDArray[np.float64]],
-    smallest: NDArray[np.float64],
-    redraw: Callable[[int, NDArray[np.int64]], NDArray[np.float64]],
-    spare: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    sizes: tuple[ArrayLike, ArrayLike],
+    draws: Draws,
+    view: int,
 ) -> NDArray[np.float64]:
-    """Redraw the boxes that overlap too little with those of other views.
+    """Redraw the boxes (b, 4) that overlap too little with those of other views.
 
     After `MAX_DRAWS` draws, a box becomes that of the one anchor; or, of several, a random box inside of what the
-    anchors have in common, with sides of half to all of it.
-
-    Args:
-        boxes: (b, 4) left, top, right, bottom as drawn first.
-        anchors: boxes (b, 4) of the other views.
-        smallest: (b,) area that a box and each anchor must have in common.
-        redraw: number of the draw, from 1, and positions (m,) to new boxes (m, 4).
-        spare: positions (m,) to (m, 4) uniform numbers.
-
-    Returns:
-        (b, 4) boxes; one depends on its own image alone.
+    anchors have in common, with sides of half to all of it. A box depends on its own image alone.
     """
-    made = boxes.copy()
-    left = _short(made, anchors, smallest, np.arange(len(made)))
-    for draw in range(1, MAX_DRAWS):
+    heights, widths = (np.asarray(side) for side in sizes)
+    smallest = spec.min_overlap * heights * widths
+    left = np.arange(len(boxes))
+    for draw in range(MAX_DRAWS):
+        if draw:
+            boxes[left] = crop_boxes(spec, heights[left], widths[left], draws.at(left), view, draw)
+        fits = [overlap_areas(boxes[left], anchor[left]) >= smallest[left] for anchor in anchors]
+        left = left[~np.all(fits, axis=0)]
         if not len(left):
-            return made
-        made[left] = redraw(draw, left)
-        left = _short(made, anchors, smallest, left)
-    if len(left):
-        made[left] = anchors[0][left] if len(anchors) == 1 else _inside(anchors, left, spare(left))
-    return made
-
-
-def _short(
-    boxes: NDArray[np.float64],
-    anchors: Sequence[NDArray[np.float64]],
-    smallest: NDArray[np.float64],
-    where: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Of some positions, those whose boxes have too little in common with an anchor."""
-    fits = np.ones(len(where), dtype=np.bool_)
-    for anchor in anchors:
-        fits &= overlap_areas(boxes[where], anchor[where]) >= smallest[where]
-    return where[~fits]
-
-
-def _inside(
-    anchors: Sequence[NDArray[np.float64]], where: NDArray[np.int64], u: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Random boxes inside of what the anchors have in common."""
-    low = np.max([anchor[where, :2] for anchor in anchors], axis=0)
-    high = np.min([anchor[where, 2:] for anchor in anchors], axis=0)
+            return boxes
+    if len(anchors) == 1:
+        boxes[left] = anchors[0][left]
+        return boxes
+    low = np.max([anchor[left, :2] for anchor in anchors], axis=0)
+    high = np.min([anchor[left, 2:] for anchor in anchors], axis=0)
+    u = draws.at(left).uniform(view, "crop inside", 4).astype(np.float64)
     sides = (high - low) * (0.5 + 0.5 * u[:, :2])
     start = low + (high - low - sides) * u[:, 2:]
-    return np.concatenate((start, start + sides), axis=1)
+    boxes[left] = np.concatenate((start, start + sides), axis=1)
+    return boxes

@@ -199,11 +199,11 @@ def apply_color_operations(
             rows = np.flatnonzero(chosen[:, place] == number)
             if name == "identity" or name in _GEOMETRIC or not len(rows):
                 continue
-            planned.append(_TONES[name])
+            planned.append(name)
             arrays += [rows, strengths[rows, place].astype(np.float32)]
     sent = send_all(arrays, images.device)
-    for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
-        images[at] = operation(images[at], amounts[:, None, None, None]).clamp_(0, 1)
+    for name, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
+        images[at] = _tone(name, images[at], amounts[:, None, None, None]).clamp_(0, 1)
     return images
 
 
@@ -228,64 +228,27 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
     return images.masked_fill_(square[:, None], fill)
 
 
-def _blend(other: Tensor, images: Tensor, amounts: Tensor) -> Tensor:
-    """From ``other`` at factor 0.05 to the image at 0.95, FixMatch's range."""
+def _tone(name: str, images: Tensor, amounts: Tensor) -> Tensor:
+    """Carry out an operation on images (b, c, h, w) with strengths (b, 1, 1, 1) in [0, 1)."""
+    from torchvision.transforms.v2 import functional  # takes a second to import
+
+    if name == "autocontrast":
+        changed: Tensor = functional.autocontrast(images)
+        return changed
+    if name == "equalize":  # as Pillow: 256 levels of each channel are spread evenly
+        spread: Tensor = functional.equalize((images * 255).round().to(torch.uint8))
+        return spread / 255
+    if name == "posterize":  # to the 4 to 7 highest of 8 bits: 16, 8, 4 or 2 levels become one
+        size = 2 ** (4 - torch.floor(4 * amounts))
+        return torch.floor((images * 255).round() / size) * size / 255
+    if name == "solarize":
+        return solarize(images, amounts)
+    # the others go from another image at factor 0.05 to the image at 0.95, FixMatch's range
+    other = torch.zeros_like(images)
+    if name in ("color", "contrast"):
+        other = rgb_to_gray(images).expand_as(images)
+    if name == "contrast":
+        other = other.mean(dim=(1, 2, 3), keepdim=True).expand_as(images)
+    if name == "sharpness":
+        other = functional.adjust_sharpness(images, 0.0)
     return torch.lerp(other, images, 0.05 + 0.9 * amounts)
-
-
-def _gray(images: Tensor) -> Tensor:
-    return rgb_to_gray(images).expand_as(images)
-
-
-def _brightness(images: Tensor, amounts: Tensor) -> Tensor:
-    return _blend(torch.zeros_like(images), images, amounts)
-
-
-def _color(images: Tensor, amounts: Tensor) -> Tensor:
-    return _blend(_gray(images), images, amounts)
-
-
-def _contrast(images: Tensor, amounts: Tensor) -> Tensor:
-    mean = _gray(images).mean(dim=(1, 2, 3), keepdim=True)
-    return _blend(mean.expand_as(images), images, amounts)
-
-
-def _sharpness(images: Tensor, amounts: Tensor) -> Tensor:
-    from torchvision.transforms.v2.functional import adjust_sharpness  # takes a second to import
-
-    return _blend(adjust_sharpness(images, 0.0), images, amounts)
-
-
-def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
-    from torchvision.transforms.v2.functional import autocontrast
-
-    del amounts
-    stretched: Tensor = autocontrast(images)
-    return stretched
-
-
-def _equalize(images: Tensor, amounts: Tensor) -> Tensor:
-    """Spread values of 256 levels evenly, for each channel, as Pillow does."""
-    from torchvision.transforms.v2.functional import equalize
-
-    del amounts
-    spread: Tensor = equalize((images * 255).round().to(torch.uint8))
-    return spread / 255
-
-
-def _posterize(images: Tensor, amounts: Tensor) -> Tensor:
-    """Keep the 4 to 7 highest of 8 bits."""
-    size = 2 ** (4 - torch.floor(4 * amounts))  # 16, 8, 4 or 2 levels become one
-    return torch.floor((images * 255).round() / size) * size / 255
-
-
-_TONES: Final = {
-    "autocontrast": _autocontrast,
-    "brightness": _brightness,
-    "color": _color,
-    "contrast": _contrast,
-    "equalize": _equalize,
-    "posterize": _posterize,
-    "sharpness": _sharpness,
-    "solarize": solarize,
-}

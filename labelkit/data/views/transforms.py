@@ -10,14 +10,13 @@ interpolation, in batches on the training device. Files go through 1 one by one,
 are decoded. Which numbers a method takes is in ``recipes``; the meaning of each operation and of its numbers is
 torchvision's.
 Departure: in memory, random crops are enlarged by ``grid_sample`` (bicubic with a = -0.75, where Pillow has -0.5).
-Images are resized as Pillow does: one by one with Pillow itself, or in batches on any device, to the same bytes, for
-embeddings of an image must not depend on whether it came from memory or from a file. Boxes that were drawn at random
-are resized by torch, which is several times faster and differs from Pillow by a level here and there.
+Images that are not cut at random are resized by Pillow, for embeddings of an image must not depend on whether it came
+from memory or from a file. Boxes that were drawn at random are resized by torch, which is several times faster and
+differs from Pillow by a level here and there.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,8 +28,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.data.batch import ViewGeometry, send, send_all, send_tensor
-from labelkit.data.center_crop import Interpolation, resize_part
+from labelkit.data.batch import ViewGeometry, send, send_all
+from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
 from labelkit.data.datasets import ImageDataset, read_pair
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, replace_paired_boxes
@@ -214,7 +213,7 @@ def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
 
 def _colored(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
     """Change colors, normalize, and add the noise of the view, with numbers of its own for each sample."""
-    images = normalize.in_place(change_colors(images, spec, draws, view))
+    images = normalize(change_colors(images, spec, draws, view))
     if not spec.noise:
         return images
     drawn = draws.normal(view, "noise", images[0].numel() if len(images) else 0, images.device)
@@ -406,66 +405,28 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     shorter = min(height, width)
     rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
     top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
-    kept_rows, kept_columns = slice(top, top + spec.size), slice(left, left + spec.size)
-    return resize_images(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
+    resized = resize_images(images, rows, columns, spec.interpolation)
+    return resized[..., top : top + spec.size, left : left + spec.size].float().div_(255)
 
 
-def resize_images(
-    images: Tensor,
-    rows: int,
-    columns: int,
-    interpolation: Interpolation,
-    kept_rows: slice = slice(None),
-    kept_columns: slice = slice(None),
-) -> Tensor:
-    """Resize a batch of images on any device with Pillow's antialiasing and rounding.
-
-    Embeddings of an image must not depend on whether it came from memory or from a file.
+def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
+    """Resize a batch of images by Pillow, with antialiasing.
 
     Args:
         images: (b, c, h, w) uint8.
         rows: new height.
         columns: new width.
         interpolation: kernel.
-        kept_rows: rows of the result to make; all by default.
-        kept_columns: likewise.
 
     Returns:
-        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
+        (b, c, rows, columns) uint8, on the device of the images.
     """
-    height, width = images.shape[-2:]
-    if (rows, columns) == (height, width):
-        return images[..., kept_rows, kept_columns].float()
-    # Resizing is linear in each direction, so resize and crop are two small matrix products.
-    by_column = send_tensor(_resize_weights(width, columns, interpolation)[kept_columns], images.device)
-    by_row = send_tensor(_resize_weights(height, rows, interpolation)[kept_rows], images.device)
-    # One flat product: a batched one of many small matrices is several times slower.
-    across = _round_to_bytes(images.double().reshape(-1, width) @ by_column.T.contiguous())
-    return _round_to_bytes(by_row @ across.view(*images.shape[:3], len(by_column))).float()
-
-
-def _round_to_bytes(values: Tensor) -> Tensor:
-    """Round halves up and clip, as Pillow does after each of its two passes."""
-    return values.add_(0.5).floor_().clamp_(0, 255)
-
-
-@functools.lru_cache(maxsize=32)
-def _resize_weights(old: int, new: int, interpolation: Interpolation) -> Tensor:
-    """Return the (new, old) float64 matrix of Pillow's resize along one axis (``precompute_coeffs``)."""
-    scale = old / new
-    stretch = max(scale, 1.0)
-    support = (2.0 if interpolation == "bicubic" else 1.0) * stretch
-    centers = (np.arange(new)[:, None] + 0.5) * scale
-    inputs = np.arange(old)[None, :]
-    first = np.maximum(np.trunc(centers - support + 0.5), 0)
-    stop = np.minimum(np.trunc(centers + support + 0.5), old)
-    x = np.abs((inputs + 0.5 - centers) / stretch)
-    if interpolation == "bicubic":
-        near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2  # a = -0.5
-        weights = np.where(x < 1, near, np.where(x < 2, far, 0.0))
-    else:
-        weights = np.maximum(1 - x, 0.0)
-    weights = np.where((inputs >= first) & (inputs < stop), weights, 0.0)
-    weights /= weights.sum(axis=1, keepdims=True)
-    # Pillow's weights have 22 binary digits; in float64 all sums with bytes are exact then.
-    return torch.from_numpy(np.rint(weights * 2**22) / 2**22)
+    b, c, *shape = images.shape
+    if shape == [rows, columns]:
+        return images
+    pixels = images.permute(0, 2, 3, 1).cpu().contiguous().numpy()
+    pixels = pixels[..., 0] if c == 1 else pixels
+    resized = np.empty((b, rows, columns, *pixels.shape[3:]), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        resized[number] = np.asarray(Image.fromarray(image).resize((columns, rows), RESAMPLING[interpolation]))
+    return send(resized.reshape(b, rows, columns, c).transpose(0, 3, 1, 2), images.device)

@@ -226,12 +226,12 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
         if not faults and not np.array_equal(found.query_rows, rows):
             faults = ["the images that can be read"]
         if not faults and found.neighbor_rows.shape[1] < k:
-            faults = [f"only {found.neighbor_rows.shape[1]} neighbors an image, {k} wanted"]
+            faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image, not {k}"]
         if faults:
             raise Mismatch(
                 str(place.path),
-                f"holds neighbors of something else: {', '.join(faults)}",
-                "Name another file with --neighbors to have them searched again, or remove this one.",
+                f"contains neighbors of other data: {', '.join(faults)}",
+                "Pass another file as --neighbors to search them again, or remove this file.",
             )
     except StoreError:
         if place.chosen:

@@ -219,10 +219,8 @@ class DenseNetwork(TokenNetwork):
             UnsupportedBackboneError: there is no filter.
         """
         if self.filter is None:
-            problem = "was trained without an object-aware filter, so that there are no prototypes"
-            raise UnsupportedBackboneError(
-                self.backbone.info.name, problem, "Give a run of stage 2 with the filter on."
-            )
+            problem = "was trained without an object-aware filter, so there are no prototypes"
+            raise UnsupportedBackboneError(self.backbone.info.name, problem, "Pass a run trained with the filter on.")
         patches = self.tokens(images).patches
         return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
 
@@ -241,9 +239,9 @@ def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwo
     notes = []
     if config.projector_init == "checkpoint":
         if config.weights is not None and not network.load_projector_file(config.weights):
-            notes.append(f"warning: {config.weights} holds no projection, so the projector starts from scratch")
+            notes.append(f"warning: {config.weights} contains no projection, so the projector starts from scratch")
         elif config.weights is None and config.pretrained:
-            notes.append("warning: the hub's weights hold no projection, so the projector starts from scratch")
+            notes.append("warning: the hub's weights contain no projection, so the projector starts from scratch")
     return network, notes
 
 
@@ -267,11 +265,11 @@ def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int
         raise ConfigError(
             "--batch-size",
             "each process needs at least two images for --patch-ranking",
-            "Raise it, or pass --patch-ranking 0.",
+            "Increase it, or pass --patch-ranking 0.",
         )
     if config.image_concentration and config.num_neighbors >= num_objects:
         raise ConfigError(
-            "--num-neighbors", f"{config.num_neighbors} neighbors, but only {num_objects} images", "Lower it."
+            "--num-neighbors", f"{config.num_neighbors} neighbors need more than {num_objects} images", "Lower it."
         )
 
 

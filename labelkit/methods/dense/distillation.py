@@ -116,7 +116,7 @@ def load_start_weights(
     target.load_state_dict(network.state_dict())
     if config.projector_init != "checkpoint" or path is None:
         is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
-        return ["warning: the hub's weights hold no head, so it starts from scratch"] if is_hub else []
+        return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
     where, state = str(path), load_weights_file(path)
     student, teacher = distilled_branches(state, where)
     # a released teacher has no mask token, as it sees all
@@ -131,13 +131,15 @@ def load_start_weights(
         elif found.shape != center.value.shape:
             shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
             raise ConfigError(
-                "--num-outputs", f"the {of} center of {where} is {shapes}", "Or pass --projector-init scratch."
+                "--num-outputs",
+                f"the {of} center of {where} is {shapes}",
+                "Pass this size, or --projector-init scratch.",
             )
         else:
             center.value.copy_(found)
     if not missing:
         return []
-    return [f"warning: {where} holds no {', no '.join(missing)}: what is missing starts from scratch"]
+    return [f"warning: {where} contains no {', no '.join(missing)}: missing parts start from scratch"]
 
 
 def distillation_views(config: SelfDistillationConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ...]:

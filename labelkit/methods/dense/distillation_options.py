@@ -9,75 +9,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
 from labelkit.methods.dense.options import SlowTargetConfig
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 
-_VIEWS: JsonDict = {"panel": "Views"}
-_DISTILLATION: JsonDict = {"panel": "Distillation"}
+_HIDDEN_PATCHES = panel("Hidden patches")
+_VIEWS = panel("Views")
+_DISTILLATION = panel("Distillation")
 
 
 class SelfDistillationConfig(SlowTargetConfig):
     """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
 
+    clips_each_gradient: ClassVar[bool] = True  # as in the released code
+
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
-    augmentation: Literal["dino", "none"] = Field(
+    augmentation: Literal["dino", "none"] = _VIEWS(
         "dino",
-        description="Color augmentation. dino: color jitter, grayscale, blur, and solarize in the second large view; "
+        "Color augmentation. dino: color jitter, grayscale, blur, and solarize in the second large view; "
         "none: no color change.",
-        json_schema_extra=_VIEWS,
     )
 
-    num_outputs: int = Field(
-        65_536, ge=2, description="Output dimension of the class-token head.", json_schema_extra=_DISTILLATION
+    num_outputs: int = _DISTILLATION(65_536, "Output dimension of the class-token head.", ge=2)
+    norm_last_layer: bool = _DISTILLATION(
+        False, "Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for ViT-B)."
     )
-    norm_last_layer: bool = Field(
-        False,
-        description="Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for "
-        "ViT-B).",
-        json_schema_extra=_DISTILLATION,
+    freeze_last_layer_steps: int = _DISTILLATION(
+        0, "Number of initial steps with a frozen last layer; from scratch, use the steps of one epoch.", ge=0
     )
-    freeze_last_layer_steps: int = Field(
+    student_temperature: float = _DISTILLATION(0.1, "Softmax temperature of the student.", gt=0)
+    teacher_temperature: float = _DISTILLATION(0.07, "Softmax temperature of the target network.", gt=0)
+    teacher_temperature_start: float = _DISTILLATION(
+        0.04, "Initial softmax temperature of the target network, with --teacher-warmup-steps.", gt=0
+    )
+    teacher_warmup_steps: int = _DISTILLATION(
         0,
+        "Number of warm-up steps for the target network's temperature; for training from scratch, use the "
+        "steps of 30 epochs.",
         ge=0,
-        description="Number of initial steps with a frozen last layer; when training from scratch, use one epoch.",
-        json_schema_extra=_DISTILLATION,
     )
-    student_temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the student.", json_schema_extra=_DISTILLATION
-    )
-    teacher_temperature: float = Field(
-        0.07, gt=0, description="Softmax temperature of the target network.", json_schema_extra=_DISTILLATION
-    )
-    teacher_temperature_start: float = Field(
-        0.04,
-        gt=0,
-        description="Initial softmax temperature of the target network, with --teacher-warmup-steps.",
-        json_schema_extra=_DISTILLATION,
-    )
-    teacher_warmup_steps: int = Field(
-        0,
-        ge=0,
-        description="Number of warm-up steps for the target network's temperature; when training from scratch, use 30 "
-        "epochs.",
-        json_schema_extra=_DISTILLATION,
-    )
-    center_decay: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="EMA decay of the center of the target network's outputs.",
-        json_schema_extra=_DISTILLATION,
-    )
-
-    @property
-    def clips_each_gradient(self) -> bool:
-        """Return True: gradients are clipped per parameter, as in the released code."""
-        return True
+    center_decay: float = _DISTILLATION(0.9, "EMA decay of the center of the target network's outputs.", ge=0, lt=1)
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps, and shorter warm-ups."""
@@ -109,10 +81,9 @@ class IBOTConfig(SelfDistillationConfig):
     }
 
     num_outputs: int = with_default(SelfDistillationConfig, "num_outputs", 8192)
-    patch_temperature: float = Field(
+    patch_temperature: float = _HIDDEN_PATCHES(
         0.07,
-        gt=0,
-        description="Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "
+        "Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "
         "temperature starts at 0.04.",
-        json_schema_extra={"panel": "Hidden patches"},
+        gt=0,
     )

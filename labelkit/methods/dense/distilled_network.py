@@ -103,7 +103,7 @@ def _last_layer(state: Mapping[str, Tensor], where: str) -> LastLayer | None:
 
 def _finite(value: Tensor, name: str, where: str) -> Tensor:
     if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
-        raise CheckpointDamaged(where, f"{name}: values are not finite", "Get the file again.")
+        raise CheckpointDamaged(where, f"{name}: values are not finite", "Download the file again.")
     return value.float()
 
 
@@ -200,5 +200,5 @@ def _take_layer(own: DirectionLayer, given: LastLayer, where: str) -> None:
     if own.lengths is not None:
         own.lengths.copy_(given.lengths)
     elif not bool((given.lengths == 1).all()):
-        problem = f"the rows of the last layer of {where} have other lengths than 1"
-        raise ConfigError("--norm-last-layer", problem, "Leave it out, or pass --projector-init scratch.")
+        problem = f"the weight vectors in the last layer of {where} do not have norm 1"
+        raise ConfigError("--norm-last-layer", problem, "Remove it, or pass --projector-init scratch.")

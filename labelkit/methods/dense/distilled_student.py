@@ -68,7 +68,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     @property
     def step(self) -> int:
         """Return the number of finished updates, or 0 outside of a run."""
-        return 0 if self._state is None else self._state.step
+        return self._state.step
 
     # ------------------------------------------------------------------ the run
 
@@ -115,7 +115,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
         """Return the collapse diagnostics at a logged step, warning once of a collapse."""
         state = self._state
-        if state is None or not state.log_now:
+        if not state.log_now:
             return {}
         found = watch_targets(targets, outputs, self.config.student_temperature)
         self.warn_of_collapse(found)

@@ -60,7 +60,7 @@ class TokenNetwork(BackboneNetwork):
         super().__init__(backbone, seed=seed, constructor=constructor, **options)
         check_vision_transformer(self.backbone.net)
         if not has_class_token(self.backbone.net):
-            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT that has one.")
+            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT with a class token.")
 
     @property
     def patch_size(self) -> int:

@@ -7,7 +7,6 @@ not computed, and nothing is projected that no term uses.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +31,8 @@ from labelkit.methods.dense.losses import (
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
+from labelkit.methods.dense.recipe import assignment_entropy
+from labelkit.training.distributed import this_process
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -107,7 +108,7 @@ class DenseObjective(nn.Module):
         return self.needs_images or self.config.patch_alignment > 0
 
     def forward(
-        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState | None
+        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState
     ) -> StepOutput:
         """Return the loss, with gradients only for the student, and the values to log.
 
@@ -116,7 +117,7 @@ class DenseObjective(nn.Module):
             student: in training mode.
             teacher: in evaluation mode.
             objects: (o,) int64, places in the batch of images of one object.
-            state: where the run is; ``None`` outside of one.
+            state: where the run is.
         """
         config, views = self.config, batch.views
         shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
@@ -140,7 +141,7 @@ class DenseObjective(nn.Module):
             terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
         if config.prototype_entropy:
             terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
-        if state is not None and state.log_now:
+        if state.log_now:
             logs |= watch_features(
                 [patches.flatten(0, 2) for patches in online.patches[:1]],
                 [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
@@ -179,22 +180,22 @@ class DenseObjective(nn.Module):
                 branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
         return branch
 
-    def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState | None) -> None:
+    def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState) -> None:
         """Stop here, where it is known what is to blame: Sinkhorn and ranking refuse such numbers."""
         if projections and not bool(torch.isfinite(torch.stack([part.detach().sum() for part in projections])).all()):
             raise DivergenceError(
-                "training" if state is None else f"epoch {state.epoch}, step {state.step + 1}",
+                f"epoch {state.epoch}, step {state.step + 1}",
                 "features of the networks are not finite",
                 "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
 
-    def _assignments(self, logits: Tensor, state: TrainState | None) -> Tensor:
+    def _assignments(self, logits: Tensor, state: TrainState) -> Tensor:
         return batch_assignments(
             logits.detach(),
             epsilon=SK_EPSILON,
             num_iterations=SK_ITERATIONS,
             # alone, an exchange would be a copy to the CPU and back
-            reduce=None if state is None or _process()[1] == 1 else state.combine,
+            reduce=None if this_process()[1] == 1 else state.combine,
         )
 
     # ------------------------------------------------------------------ images
@@ -203,7 +204,7 @@ class DenseObjective(nn.Module):
         self,
         online: Branch,
         target: Branch,
-        state: TrainState | None,
+        state: TrainState,
         logs: dict[str, Tensor],
     ) -> dict[str, Tensor]:
         """Alignment of class tokens with the two large views of the teacher, and with one of a neighbor."""
@@ -213,7 +214,7 @@ class DenseObjective(nn.Module):
             losses = []
             for a in (0, 1):
                 assigned = self._assignments(target.images[a], state)
-                if a == 0 and state is not None and state.log_now:
+                if a == 0 and state.log_now:
                     logs |= watch_assignments(assigned, logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
@@ -254,7 +255,7 @@ class DenseObjective(nn.Module):
             )
         return found
 
-    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState | None) -> Tensor:
+    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState) -> Tensor:
         """Sinkhorn on the aligned patches of the teacher (Eq. 4), not on whole maps."""
         losses = []
         for pair in aligned.values():
@@ -267,7 +268,7 @@ class DenseObjective(nn.Module):
         aligned: dict[tuple[int, int], Aligned],
         online: Branch,
         target: Branch,
-        state: TrainState | None,
+        state: TrainState,
         logs: dict[str, Tensor],
     ) -> Tensor:
         partners = self._partners(len(target.tokens[0].image), state)
@@ -285,30 +286,25 @@ class DenseObjective(nn.Module):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
-        if state is not None and state.log_now:
+        if state.log_now:
             logs |= watch_ranking(p, q)
         loss: Tensor = self.ranking(p, q)
         return loss
 
-    def _partners(self, count: int, state: TrainState | None) -> NDArray[np.int64]:
+    def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """(b,) another image of the batch of this process for each, at random, on the CPU."""
-        rank, _ = _process()
-        generator = keyed_generator(self.config.seed, "cotap image pairs", 0 if state is None else state.step, rank)
+        rank, _ = this_process()
+        generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
     def _prototype_entropy(
-        self,
-        student: DenseNetwork,
-        tokens: Tokens,
-        objects: Tensor,
-        state: TrainState | None,
-        logs: dict[str, Tensor],
+        self, student: DenseNetwork, tokens: Tokens, objects: Tensor, state: TrainState, logs: dict[str, Tensor]
     ) -> Tensor:
         assert student.filter is not None  # the config sees to it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
         prototypes = student.filter.flat_prototypes()
-        if state is not None and state.log_now:
+        if state.log_now:
             logs |= watch_prototypes(prototypes, pooled)
         loss: Tensor = self.entropy(prototypes, pooled)
         return loss
@@ -335,13 +331,6 @@ def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
     return [Tokens(*pair) for pair in zip(*parts, strict=True)]
 
 
-def _process() -> tuple[int, int]:
-    """Number of this process, and how many there are."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
 @torch.no_grad()
 def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
     """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
@@ -364,11 +353,9 @@ def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) ->
 @torch.no_grad()
 def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
     """Compute the relative entropy of the mean prediction and the spread of cluster sizes (0 = equal)."""
-    k = logits.shape[1]
-    mean = torch.softmax(logits.float() / temperature, dim=1).mean(dim=0)
-    shares = assignments.float().sum(dim=0) * (k / max(len(assignments), 1))
+    shares = assignments.float().sum(dim=0) * (logits.shape[1] / max(len(assignments), 1))
     return {
-        "diag/assignment_entropy": torch.special.entr(mean).sum() / math.log(k),
+        "diag/assignment_entropy": assignment_entropy(logits, temperature),
         "diag/sinkhorn_spread": shares.max() - shares.min(),
     }
 

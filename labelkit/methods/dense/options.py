@@ -6,23 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.data import DataConfig
 from labelkit.options.representation import RepresentationRunConfig
 from labelkit.options.training import StepRunConfig
 
-_DATA: JsonDict = {"panel": "Data"}
-_MODEL: JsonDict = {"panel": "Model"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
-_FILTER: JsonDict = {"panel": "Object-aware filter"}
-_TERMS: JsonDict = {"panel": "Loss terms"}
-_ASSIGNMENT: JsonDict = {"panel": "Assignments"}
-_RANKING: JsonDict = {"panel": "Ranking"}
-_NEIGHBORS: JsonDict = {"panel": "Neighbors"}
+_DATA = panel("Data")
+_MODEL = panel("Model")
+_VIEWS = panel("Views")
+_OPTIMIZATION = panel("Optimization")
+_FILTER = panel("Object-aware filter")
+_TERMS = panel("Loss terms")
+_ASSIGNMENT = panel("Assignments")
+_RANKING = panel("Ranking")
+_NEIGHBORS = panel("Neighbors")
 
 NO_DATASET = "none"
 
@@ -36,92 +35,50 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         "head_lr_mult": 1.0,
     }
 
-    backbone: str = Field(
-        "vit_small_patch16_224.dino",
-        description="A plain ViT with a class token (`labelkit list backbones`).",
-        json_schema_extra=_MODEL,
+    backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
+    drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
+    projector_dims: tuple[int, int] = _MODEL(
+        (2048, 256), "Width of the projector's two hidden layers, and of its output."
     )
-    drop_path: float = Field(
-        0.1, ge=0, lt=1, description="Stochastic depth rate of the student (DINO).", json_schema_extra=_MODEL
-    )
-    projector_dims: tuple[int, int] = Field(
-        (2048, 256),
-        description="Width of the projector's two hidden layers, and of its output.",
-        json_schema_extra=_MODEL,
-    )
-    projector_init: Literal["scratch", "checkpoint"] = Field(
+    projector_init: Literal["scratch", "checkpoint"] = _MODEL(
         "checkpoint",
-        description="Initialization of the projector. scratch: random; checkpoint: from the head in --weights or "
+        "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or "
         "--init-from, if there is a head (in DINO's full checkpoint, iBOT, Mugs, Leopart, cotap runs).",
-        json_schema_extra=_MODEL,
     )
-    branch: Literal["online", "target"] = Field(
-        "online", description="Network used for embedding after training.", json_schema_extra=_MODEL
-    )
+    branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
-    num_local_views: int = Field(
-        4, ge=0, description="Number of local crops in addition to the two global crops.", json_schema_extra=_VIEWS
-    )
-    local_size: int = Field(96, ge=8, description="Size of a local view in pixels.", json_schema_extra=_VIEWS)
-    global_scale: tuple[float, float] = Field(
-        (0.25, 1.0), description="Range of area fractions for global crops (as in Leopart).", json_schema_extra=_VIEWS
-    )
-    local_scale: tuple[float, float] = Field(
-        (0.05, 0.25), description="Range of area fractions for local crops (as in Leopart).", json_schema_extra=_VIEWS
-    )
+    num_local_views: int = _VIEWS(4, "Number of local crops in addition to the two global crops.", ge=0)
+    local_size: int = _VIEWS(96, "Size of a local view in pixels.", ge=8)
+    global_scale: tuple[float, float] = _VIEWS((0.25, 1.0), "Range of area fractions for global crops (as in Leopart).")
+    local_scale: tuple[float, float] = _VIEWS((0.05, 0.25), "Range of area fractions for local crops (as in Leopart).")
 
-    dataset: str = Field(
+    dataset: str = _DATA(
         "digits",
-        description="Images with one object each: a registered name, a folder, or a CSV, as for other methods; "
+        "Images with one object each: a registered name, a folder, or a CSV, as for other methods; "
         "none: use only --scene-dataset.",
-        json_schema_extra=_DATA,
     )
-    scene_dataset: str | None = Field(
+    scene_dataset: str | None = _DATA(
         None,
-        description="Images with several objects, specified like --dataset, or none. In cotap, only the dense loss "
+        "Images with several objects, specified like --dataset, or none. In cotap, only the dense loss "
         "terms use these images.",
-        json_schema_extra=_DATA,
     )
 
-    steps: int = Field(100_000, ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
-    batch_size: int = Field(
-        256, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
-    )
+    steps: int = _OPTIMIZATION(100_000, "Number of training steps.", ge=1)
+    batch_size: int = _OPTIMIZATION(256, "Batch size, summed over all processes.", ge=2)
     optimizer: Literal["sgd", "adam", "adamw"] = with_default(StepRunConfig, "optimizer", "adamw")
-    lr: float = Field(
-        3e-5,
-        gt=0,
-        description="Peak learning rate (in DINO, proportional to the batch size).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_final: float = Field(
-        1e-6, ge=0, description="Final learning rate of the cosine schedule.", json_schema_extra=_OPTIMIZATION
-    )
-    lr_warmup_steps: int = Field(
-        0, ge=0, description="Number of linear warm-up steps.", json_schema_extra=_OPTIMIZATION
-    )
-    weight_decay: float = Field(
+    lr: float = _OPTIMIZATION(3e-5, "Peak learning rate (in DINO, proportional to the batch size).", gt=0)
+    lr_final: float = _OPTIMIZATION(1e-6, "Final learning rate of the cosine schedule.", ge=0)
+    lr_warmup_steps: int = _OPTIMIZATION(0, "Number of linear warm-up steps.", ge=0)
+    weight_decay: float = _OPTIMIZATION(
         0.024,
+        "Weight decay at the start; biases, one-dimensional parameters and filter prototypes are not decayed.",
         ge=0,
-        description="Weight decay at the start; biases, one-dimensional parameters and filter prototypes are not "
-        "decayed.",
-        json_schema_extra=_OPTIMIZATION,
     )
-    weight_decay_final: float = Field(
-        0.24, ge=0, description="Final weight decay of the cosine schedule.", json_schema_extra=_OPTIMIZATION
-    )
-    clip_grad_norm: float | None = Field(
-        3.0, gt=0, description="Maximum gradient norm (DINO).", json_schema_extra=_OPTIMIZATION
-    )
-    ema_start: float = Field(
-        0.9997, ge=0, le=1, description="EMA decay of the target network at the start.", json_schema_extra=_OPTIMIZATION
-    )
-    ema_end: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="EMA decay of the target network at the end of the cosine schedule.",
-        json_schema_extra=_OPTIMIZATION,
+    weight_decay_final: float = _OPTIMIZATION(0.24, "Final weight decay of the cosine schedule.", ge=0)
+    clip_grad_norm: float | None = _OPTIMIZATION(3.0, "Maximum gradient norm (DINO).", gt=0)
+    ema_start: float = _OPTIMIZATION(0.9997, "EMA decay of the target network at the start.", ge=0, le=1)
+    ema_end: float = _OPTIMIZATION(
+        1.0, "EMA decay of the target network at the end of the cosine schedule.", ge=0, le=1
     )
 
     @property
@@ -173,7 +130,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     @model_validator(mode="after")
     def _check_shares(self) -> SlowTargetConfig:
         if not self.has_objects and self.scene_dataset is None:
-            raise ValueError("dataset none needs a scene_dataset")
+            raise ValueError("dataset none requires a scene_dataset")
         return self
 
 
@@ -207,66 +164,43 @@ class CoTAPConfig(SlowTargetConfig):
 
     dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
 
-    filter: bool = Field(True, description="Add the object-aware filter after the backbone.", json_schema_extra=_FILTER)
-    filter_prototypes: int = Field(64, ge=1, description="Number of object prototypes.", json_schema_extra=_FILTER)
+    filter: bool = _FILTER(True, "Add the object-aware filter after the backbone.")
+    filter_prototypes: int = _FILTER(64, "Number of object prototypes.", ge=1)
 
-    augmentation: Literal["dino", "paper", "none"] = Field(
+    augmentation: Literal["dino", "paper", "none"] = _VIEWS(
         "dino",
-        description="Color augmentation. dino: color jitter, grayscale, blur, solarize; paper: the same without "
+        "Color augmentation. dino: color jitter, grayscale, blur, solarize; paper: the same without "
         "solarize, which the paper does not mention.",
-        json_schema_extra=_VIEWS,
     )
 
-    image_alignment: float = Field(
-        1.0, ge=0, description="Weight of the class-token alignment loss (lambda-bar 1).", json_schema_extra=_TERMS
+    image_alignment: float = _TERMS(1.0, "Weight of the class-token alignment (paper: lambda-bar 1).", ge=0)
+    patch_alignment: float = _TERMS(1.0, "Weight of the patch alignment loss (paper: lambda 1).", ge=0)
+    image_concentration: float = _TERMS(
+        1.0, "Weight of the loss that pulls images toward their neighbors (paper: lambda-bar 2).", ge=0
     )
-    patch_alignment: float = Field(
-        1.0, ge=0, description="Weight of the patch alignment loss (lambda 1).", json_schema_extra=_TERMS
-    )
-    image_concentration: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the loss that pulls images toward their neighbors (lambda-bar 2).",
-        json_schema_extra=_TERMS,
-    )
-    patch_ranking: float = Field(
-        1.0, ge=0, description="Weight of the ranking loss on patch similarities (lambda 2).", json_schema_extra=_TERMS
-    )
-    prototype_entropy: float = Field(
-        1.0, ge=0, description="Weight of the loss on the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
-    )
+    patch_ranking: float = _TERMS(1.0, "Weight of the patch ranking loss (paper: lambda 2).", ge=0)
+    prototype_entropy: float = _TERMS(1.0, "Weight of the filter's prototype loss (paper: lambda 3).", ge=0)
 
-    student_temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
+    student_temperature: float = _ASSIGNMENT(0.1, "Softmax temperature of the student (DINO, Leopart).", gt=0)
+    roi_size: int = _RANKING(
+        7, "Number of cells along each side of the grid on which the overlap of two views is compared.", ge=1
     )
-    roi_size: int = Field(
-        7,
-        ge=1,
-        description="Number of cells along each side of the grid on which the overlap of two views is compared.",
-        json_schema_extra=_RANKING,
+    ranking_loss: Literal["cotap", "bce"] = _RANKING(
+        "cotap", "Ranking loss. cotap: on the order of similarities, as in the paper; bce: on their values."
     )
-    ranking_loss: Literal["cotap", "bce"] = Field(
-        "cotap",
-        description="Ranking loss. cotap: on the order of similarities, as in the paper; bce: on their values.",
-        json_schema_extra=_RANKING,
-    )
-    ranking_views: Literal["aligned", "same"] = Field(
+    ranking_views: Literal["aligned", "same"] = _RANKING(
         "aligned",
-        description="Compare patches in the overlap of two views, or all patches of one view that both networks see.",
-        json_schema_extra=_RANKING,
+        "Patches that the ranking loss compares. aligned: in the overlap of two views; same: all patches "
+        "of one view that both networks see.",
     )
 
-    num_neighbors: int = Field(
-        10,
-        ge=1,
-        description="Number of neighbors that an image is pulled toward (our choice; not in the paper).",
-        json_schema_extra=_NEIGHBORS,
+    num_neighbors: int = _NEIGHBORS(
+        10, "Number of neighbors that an image is pulled toward (our choice; not in the paper).", ge=1
     )
-    neighbors: Path | None = Field(
+    neighbors: Path | None = _NEIGHBORS(
         None,
-        description="File with each image's neighbors; created if missing. Default: a file in the run folder. "
+        "File with each image's neighbors; created if missing. Default: a file in the run folder. "
         "Neighbors are computed once, with the initial target network.",
-        json_schema_extra=_NEIGHBORS,
     )
 
     @model_validator(mode="after")
@@ -275,7 +209,7 @@ class CoTAPConfig(SlowTargetConfig):
         if not any(getattr(self, name) for name in terms):
             raise ValueError("all terms have weight 0, so there is nothing to learn")
         if self.prototype_entropy and not self.filter:
-            raise ValueError("prototype_entropy needs the filter; pass prototype_entropy 0 or filter")
+            raise ValueError("prototype_entropy requires the filter: pass prototype_entropy 0, or filter")
         return self
 
     @model_validator(mode="after")
@@ -283,6 +217,6 @@ class CoTAPConfig(SlowTargetConfig):
         for name in ("image_alignment", "image_concentration", "prototype_entropy"):
             if getattr(self, name) and self.objects_per_batch == 0:
                 raise ValueError(
-                    f"{name} {getattr(self, name):g} needs images of one object; pass {name} 0 or a dataset"
+                    f"{name} {getattr(self, name):g} needs images with a single object: pass {name} 0, or a dataset"
                 )
         return self

@@ -121,7 +121,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
     def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
         """Warn once if features or assignments have collapsed."""
         problem = collapse_warning(logs)
-        if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
+        if problem is not None and problem.split(":")[-1] not in self._notes:
             self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
@@ -152,7 +152,9 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images."""
-        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
+        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
+        known = inputs.rows, inputs.truth, inputs.held_out
+        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""
@@ -160,14 +162,18 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
 
 @torch.no_grad()
+def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
+    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0: one output takes all."""
+    mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
+    entropy: Tensor = torch.special.entr(mean).sum()
+    return entropy / math.log(outputs.shape[1])
+
+
+@torch.no_grad()
 def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
     """Return relative entropies of the mean prediction (0: one output takes all) and of the targets (1: all alike)."""
-    largest = math.log(outputs.shape[1])
-    mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
-    return {
-        "diag/assignment_entropy": torch.special.entr(mean).sum() / largest,
-        "diag/target_entropy": torch.special.entr(targets.float()).sum(dim=1).mean() / largest,
-    }
+    entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
+    return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
 
 
 def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
@@ -215,7 +221,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             raise ConfigError(
                 name,
                 f"{count} cannot be divided among {processes} processes",
-                "Each process needs equally many of each kind.",
+                "Use a multiple of the number of processes.",
             )
 
 

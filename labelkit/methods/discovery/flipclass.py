@@ -70,7 +70,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         self._pull_blocks = (depth - 1,)
         if self.pull is not None and config.grad_from_block >= depth:
-            problem = f"no block of {depth} is trained, and --align-mode {config.align_mode} pulls at the last one"
+            problem = f"none of {depth} blocks is trained, but --align-mode {config.align_mode} acts on the last block"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         self.aligned_distillation = (
             DistributionAlignment(self.network.num_outputs, config.student_temperature)
@@ -156,14 +156,14 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
     def reuse_frozen(self) -> FrozenPart:
         """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
-            problem = "energies of all blocks need all tokens, and frozen blocks keep few"
+            problem = "energies of all blocks need all tokens, but the cache of frozen blocks keeps few"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
         if self.config.align_mode == "sda":
-            problem = "sda's views grow stronger from epoch to epoch, so that none can be kept"
-            raise ConfigError("--reuse-frozen", problem, "Leave it out, or choose another --align-mode.")
+            problem = "the views of sda change from epoch to epoch, so they cannot be cached"
+            raise ConfigError("--reuse-frozen", problem, "Remove it, or choose another --align-mode.")
         if self.pull is not None and self.config.linear_probe:
-            problem = f"--align-mode {self.config.align_mode} looks into blocks that a linear probe freezes"
-            raise ConfigError("--reuse-frozen", problem, "Leave out one of the three.")
+            problem = f"--align-mode {self.config.align_mode} needs blocks that --linear-probe freezes"
+            raise ConfigError("--reuse-frozen", problem, "Remove one of the three options.")
         part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
         there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
         self._record_blocks = tuple(block for block in self._record_blocks if block in there)

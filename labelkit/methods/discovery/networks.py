@@ -131,11 +131,7 @@ class DiscoveryNetwork(PairedNetwork):
         with seeded_init(seed + 1):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
             self.classifier = CosineClassifier(dim, num_classes)
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of old and new classes."""
-        return int(self.classifier.prototypes.shape[0])
+        self.num_outputs = num_classes
 
     def class_vectors(self) -> Mapping[str, Tensor]:
         """Return the prototypes of old and new classes by name."""

@@ -14,18 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
-_MODEL: JsonDict = {"panel": "Model"}
-_LOSS: JsonDict = {"panel": "Loss"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_MONITOR: JsonDict = {"panel": "Monitor"}
+_MODEL = panel("Model")
+_LOSS = panel("Loss")
+_VIEWS = panel("Views")
+_MONITOR = panel("Monitor")
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
@@ -36,49 +35,32 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     epochs: int = with_default(TrainConfig, "epochs", 200)
 
-    backbone: str = Field(
+    backbone: str = _MODEL(
         "vit_base_patch16_224.dino",
-        description="A vision transformer by its timm name, or one of labelkit's own (`labelkit list backbones`).",
-        json_schema_extra=_MODEL,
+        "A vision transformer by its timm name, or one of labelkit's own (`labelkit list backbones`).",
     )
     pretrained: bool = with_default(BackboneOptions, "pretrained", True)
-    grad_from_block: int = Field(
-        11,
-        ge=0,
-        description="First transformer block to train (0-based); earlier blocks stay frozen.",
-        json_schema_extra=_MODEL,
-    )
-    train_stem: bool = Field(
+    grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
+    train_stem: bool = _MODEL(
         False,
-        description="Also train the embedding layers and the final norm (for training from scratch, with "
-        "--grad-from-block 0).",
-        json_schema_extra=_MODEL,
+        "Also train the embedding layers and the final norm (for training from scratch, with --grad-from-block 0).",
     )
-    linear_probe: bool = Field(False, description="Train the heads only.", json_schema_extra=_MODEL)
-    num_classes: int | None = Field(
+    linear_probe: bool = _MODEL(False, "Train the heads only.")
+    num_classes: int | None = _MODEL(
         None,
-        ge=2,
-        description="Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
+        "Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
         "discover categories` estimates it.",
-        json_schema_extra=_MODEL,
+        ge=2,
     )
-    projector_hidden_dim: int = Field(2048, ge=1, description="Width of the projector.", json_schema_extra=_MODEL)
-    projection_dim: int = Field(256, ge=1, description="Dimension of the contrastive space.", json_schema_extra=_MODEL)
+    projector_hidden_dim: int = _MODEL(2048, "Width of the projector.", ge=1)
+    projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
-    supervised_weight: float = Field(
-        0.35, ge=0, le=1, description="Weight of the supervised terms (lambda).", json_schema_extra=_LOSS
-    )
-    contrastive_temperature: float = Field(
-        1.0, gt=0, description="Temperature of the unsupervised contrastive loss (tau_u).", json_schema_extra=_LOSS
-    )
-    supervised_temperature: float = Field(
-        0.07, gt=0, description="Temperature of the supervised contrastive loss (tau_c).", json_schema_extra=_LOSS
-    )
+    supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (paper: lambda).", ge=0, le=1)
+    contrastive_temperature: float = _LOSS(1.0, "Unsupervised contrastive temperature (paper: tau_u).", gt=0)
+    supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (paper: tau_c).", gt=0)
 
-    augmentation: Literal["generic", "fine", "digits"] = Field(
-        "generic",
-        description="Augmentation strength, for generic photos, fine-grained photos, or digits (no flips, no color).",
-        json_schema_extra=_VIEWS,
+    augmentation: Literal["generic", "fine", "digits"] = _VIEWS(
+        "generic", "Augmentation recipe for generic photos, fine-grained photos, or digits (no flips or color)."
     )
 
     @property
@@ -99,34 +81,21 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
-    student_temperature: float = Field(
-        0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
+    student_temperature: float = _LOSS(0.1, "Temperature of the student's prediction (paper: tau_s).", gt=0)
+    teacher_temperature_start: float = _LOSS(0.07, "Initial temperature of the teacher's target (paper: tau_t).", gt=0)
+    teacher_temperature_final: float = _LOSS(
+        0.04, "Temperature of the teacher's target after --teacher-warmup-epochs.", gt=0
     )
-    teacher_temperature_start: float = Field(
-        0.07, gt=0, description="Temperature of the teacher's target at the start (tau_t).", json_schema_extra=_LOSS
-    )
-    teacher_temperature_final: float = Field(
-        0.04,
-        gt=0,
-        description="Temperature of the teacher's target after --teacher-warmup-epochs.",
-        json_schema_extra=_LOSS,
-    )
-    teacher_warmup_epochs: int = Field(
-        30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS
-    )
-    entropy_weight: float = Field(
-        2.0,
-        ge=0,
-        description="Weight of the mean-entropy regularizer (eps); published values differ by data set.",
-        json_schema_extra=_LOSS,
+    teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs of the teacher's temperature.", ge=0)
+    entropy_weight: float = _LOSS(
+        2.0, "Weight of the mean-entropy regularizer (paper: eps); published values differ by data set.", ge=0
     )
 
-    view_gap: bool = Field(
+    view_gap: bool = _MONITOR(
         False,
-        description="After each evaluation, also classify a teacher's and a student's view of the unlabeled images. "
-        "Logs both accuracies and the distance between the features of the two views. Takes two more passes over "
-        "these images.",
-        json_schema_extra={**_MONITOR, "before": False},
+        "After each evaluation, also classify a teacher's and a student's view of the unlabeled images. Logs both "
+        "accuracies and the distance between the features of the two views. Takes two more passes over these images.",
+        before=False,
     )
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -134,7 +103,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         return super().shortened(fraction) | self._scaled(fraction, "teacher_warmup_epochs", least=0)
 
 
-_ALIGN: JsonDict = {"panel": "Alignment"}
+_ALIGN = panel("Alignment")
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
@@ -149,54 +118,42 @@ class FlipClassConfig(DiscoveryTrainConfig):
         "align_weight": 1.0,
     }
 
-    align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
+    align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
-        description="flip: move the teacher's keys; none: only a weak view for the teacher and a strong view for the "
-        "student. The paper's baselines: sda: the student's augmentation grows stronger over the first half of "
-        "training; l2, kld, coral: a loss pulls the teacher's keys to the student's queries; da: targets adjusted to "
-        "equal class frequencies; fixmatch: only confident targets count.",
-        json_schema_extra=_ALIGN,
+        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view "
+        "for the teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation "
+        "grows stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys to the "
+        "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
     )
-    align_blocks: tuple[int, ...] = Field(
-        (8, 9),
-        description="Blocks whose keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for CIFAR-10).",
-        json_schema_extra=_ALIGN,
+    align_blocks: tuple[int, ...] = _ALIGN(
+        (8, 9), "Blocks in which keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for CIFAR-10)."
     )
-    update_space: Literal["key", "token", "literal"] = Field(
+    update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
-        description="What to update by descending the energy. key: the keys, per head; token: the block's input; "
-        "literal: Eq. 8 as printed.",
-        json_schema_extra=_ALIGN,
+        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's "
+        "input; literal: Eq. 8 as printed.",
     )
-    alpha: float = Field(0.0, ge=0, description="Weight of the keys' norm in the energy.", json_schema_extra=_ALIGN)
-    beta: float | Literal["auto"] = Field(
-        1.0, description="Inverse temperature of the alignment; auto = 1/sqrt(head width).", json_schema_extra=_ALIGN
-    )
-    gamma_update: float = Field(0.1, ge=0, description="Step size of the alignment update.", json_schema_extra=_ALIGN)
-    gamma_reg: float = Field(
-        0.5, ge=0, description="Weight of the prior in the alignment update.", json_schema_extra=_ALIGN
-    )
-    student_view: Literal["strong", "weak"] = Field(
-        "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
-    )
-    log_energy: Literal["aligned", "all", "none"] = Field(
-        "aligned",
-        description="Blocks whose energies are logged, every --log-every-steps steps.",
-        json_schema_extra=_ALIGN,
+    alpha: float = _ALIGN(0.0, "Weight of the keys' norm in the energy.", ge=0)
+    beta: float | Literal["auto"] = _ALIGN(1.0, "Inverse temperature of the alignment; auto = 1/sqrt(head width).")
+    gamma_update: float = _ALIGN(0.1, "Step size of the alignment update.", ge=0)
+    gamma_reg: float = _ALIGN(0.5, "Weight of the prior in the alignment update.", ge=0)
+    student_view: Literal["strong", "weak"] = _ALIGN("strong", "Augmentation of the student's view.")
+    log_energy: Literal["aligned", "all", "none"] = _ALIGN(
+        "aligned", "Blocks whose energies are logged, every --log-every-steps steps."
     )
 
     @field_validator("align_blocks")
     @classmethod
     def _no_duplicates(cls, blocks: tuple[int, ...]) -> tuple[int, ...]:
         if any(block < 0 for block in blocks):
-            raise ValueError(f"blocks count from 0, got {blocks}")
+            raise ValueError(f"block numbers must be at least 0, got {blocks}")
         return tuple(sorted(set(blocks)))
 
     @model_validator(mode="after")
     def _options_of_the_mode(self) -> FlipClassConfig:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no meaning for align_mode {self.align_mode}; it goes with flip")
+                raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")
         return self
 
     @field_validator("beta")
@@ -212,12 +169,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
 
-    head_dim: int = Field(
-        65536,
-        ge=2,
-        description="Dimension of the contrastive space after the projector's bottleneck.",
-        json_schema_extra={"panel": "Model"},
-    )
+    head_dim: int = _MODEL(65536, "Dimension of the contrastive space after the projector's bottleneck.", ge=2)
 
 
 class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
@@ -225,13 +177,9 @@ class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 
-    views: Literal["simgcd", "weak-strong"] = Field(
-        "simgcd",
-        description="simgcd: both views from one transform; weak-strong: FlipClass's two views.",
-        json_schema_extra={"panel": "Views"},
+    views: Literal["simgcd", "weak-strong"] = _VIEWS(
+        "simgcd", "How to make the two views. simgcd: from one transform; weak-strong: as in FlipClass."
     )
-    symmetric: bool = Field(
-        True,
-        description="Each view teaches the other; otherwise, only the first teaches the second.",
-        json_schema_extra={"panel": "Loss"},
+    symmetric: bool = _LOSS(
+        True, "Let each view teach the other view; otherwise, only the first view teaches the second."
     )

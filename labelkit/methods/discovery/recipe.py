@@ -94,14 +94,14 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     if num_classes is None:
         raise ConfigError(
             "--num-classes",
-            f"the data has {data.num_old_classes} labeled classes, and the number of new ones is unknown",
+            f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown",
             "Pass --num-classes; `labelkit discover categories` estimates it.",
         )
     if num_classes < max(2, data.num_old_classes):
         raise ConfigError(
             "--num-classes",
             f"{num_classes} is less than the {data.num_old_classes} classes with labels",
-            "Raise it.",
+            "Choose a larger number.",
         )
     return num_classes
 
@@ -139,7 +139,7 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
         preset = next((name for name in named if name.startswith(config.dataset)), (*named, "folder")[0])
         raise ConfigError(
             f"--backbone {config.backbone}",
-            f"{len(faults)} other options do not suit it ({depth} blocks): {'; '.join(faults.values())}",
+            f"{len(faults)} other options do not suit this backbone ({depth} blocks): {'; '.join(faults.values())}",
             f"Pass {' '.join(faults)}, or --preset {preset}.",
         )
 

@@ -38,7 +38,7 @@ from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher, ema_update, slow_copy
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import EMADecay, horizon_decay
 
@@ -171,6 +171,8 @@ class ComposedNetwork(InferenceNetwork):
         self.at = at
         self.current, self.previous, self.averaged = (slow_copy(student) for _ in range(3))
         self.composition = Composition(student, at)
+        self.input_spec, self.embed_dim = student.input_spec, student.embed_dim
+        self.num_outputs = student.num_outputs
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
@@ -179,24 +181,9 @@ class ComposedNetwork(InferenceNetwork):
         return super().train(False)
 
     @property
-    def input_spec(self) -> InputSpec:
-        """Return the input specification of the student."""
-        return self.current.input_spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the embedding width of the student."""
-        return self.current.embed_dim
-
-    @property
     def identity(self) -> dict[str, str]:
         """Return the student's identity with the layer ``composition``."""
         return {**self.current.identity, "layer": "composition"}
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of classes."""
-        return self.current.num_outputs
 
     @torch.no_grad()
     def inputs(self, images: Tensor) -> tuple[Tensor, ...]:

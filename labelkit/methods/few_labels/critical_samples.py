@@ -23,18 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
-    Candidates,
     ClassReport,
     Count,
     Discovery,
     Round,
     SearchArguments,
-    check_choice,
     check_features,
     class_means,
     distances_between,
     extent,
-    feature_warnings,
     round_for_sorting,
     search,
 )
@@ -113,11 +110,11 @@ def discover_critical(
         The rows with labels, distances to the nearest mean, soft labels and entropies.
 
     Raises:
-        ValueError: an argument that cannot be used, with the first row at fault.
+        ValueError: features that are not finite.
     """
-    check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
     rows = check_features(features)
-    return search(partial(_find, rows, criterion, confine), len(rows), labels, count, rounds, **options)
+    measure, choose = partial(_nearest_means, rows), partial(_choose, rows, criterion, confine)
+    return search(measure, choose, labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -173,34 +170,28 @@ def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[n
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
 
 
-def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
-    """Find the rows of a round; see :func:`discover_critical`."""
-    warnings = feature_warnings([rows])
-    candidates = turn.candidates(*_nearest_means(rows, turn))
-    confined = np.concatenate(_confined(candidates) if confine else candidates.groups)
+def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
+    """Choose the rows of a round; see :func:`discover_critical`."""
+    warnings = []
+    confined = np.concatenate(_confined(turn) if confine else turn.groups)
     asked = turn.pool[confined]
     # half weight where as many rows are nearer as a class has
-    beta = 1 / np.count_nonzero(turn.sizes)
-    soft = soft_labels(rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
-    entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
+    beta, num_classes = 1 / np.count_nonzero(turn.sizes), len(turn.sizes)
+    soft = soft_labels(rows, asked, turn.original, num_classes, beta, turn.scale)
+    entropy, nearest = entropy_bits(soft), turn.nearest[confined]
     voted = _largest(soft, nearest)
     if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
-        warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
-    sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion]
-    first = sign * round_for_sorting(entropy)
-    ranking = np.lexsort((asked, candidates.keys[confined], first))
+        warnings.append("entropies are equal, so images are chosen by distance only; use at least 2 labels per class")
+    first = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion] * round_for_sorting(entropy)
+    ranking = np.lexsort((asked, turn.keys[confined], first))
     ranking = ranking[(voted == nearest)[ranking]]
     mine = [ranking]
     if turn.shares is not None:
-        mine = [ranking[nearest[ranking] == label] for label in range(turn.num_classes)]
-    chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
+        mine = [ranking[nearest[ranking] == label] for label in range(num_classes)]
+    chosen = [group[:want] for group, want in zip(mine, turn.wants, strict=True)]
     picked = np.concatenate(chosen)
-    found = turn.table(
-        candidates,
-        [confined[group] for group in chosen],
-        [first[picked], candidates.keys[confined[picked]]],
-        warnings=warnings,
-    )
+    ties = [first[picked], turn.keys[confined[picked]]]
+    found = turn.table([confined[group] for group in chosen], ties, warnings)
     reports = []
     for report in found.per_class:
         inside = nearest == report.label
@@ -210,7 +201,7 @@ def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) 
                 **vars(report),
                 confined=int(inside.sum()),
                 disagreeing=int((inside & (voted != nearest)).sum()),
-                radius=extent(candidates.distance[confined[inside]])[1],
+                radius=extent(turn.distance[confined[inside]])[1],
                 lowest_entropy=low,
                 highest_entropy=high,
             )
@@ -219,20 +210,23 @@ def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) 
     return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
 
-def _confined(candidates: Candidates) -> list[NDArray[np.int64]]:
+def _confined(turn: Round) -> list[NDArray[np.int64]]:
     """Return the places of each group that are near enough (Eq. 3.9)."""
     return [
         group[: min(_CONFINE_FACTOR * want, max(want, len(group) // _CONFINE_PART))]
-        for group, want in zip(candidates.groups, candidates.wants, strict=True)
+        for group, want in zip(turn.groups, turn.wants, strict=True)
     ]
 
 
-def _nearest_means(rows: NDArray[Any], turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _nearest_means(
+    rows: NDArray[Any], current: NDArray[np.int64], given: NDArray[np.int64], pool: NDArray[np.int64], num_classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
-    means = class_means(rows, turn.original, turn.num_classes)
-    distance, nearest = np.empty(len(turn.pool)), np.empty(len(turn.pool), dtype=np.int64)
-    for start in range(0, len(turn.pool), BLOCK_ROWS):
+    del current  # labels found earlier move no mean
+    means = class_means(rows, given, num_classes)
+    distance, nearest = np.empty(len(pool)), np.empty(len(pool), dtype=np.int64)
+    for start in range(0, len(pool), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        distances = distances_between(rows[turn.pool[block]], means)
+        distances = distances_between(rows[pool[block]], means)
         distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
     return distance, nearest

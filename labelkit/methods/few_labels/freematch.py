@@ -24,14 +24,13 @@ from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, Fair
 from labelkit.methods.few_labels.options import FreeMatchConfig
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentClock,
     StudentNetworks,
     StudentObjective,
     head_logits,
     split_labeled,
     student_views,
 )
-from labelkit.training.method import StepOutput
+from labelkit.training.method import StepOutput, TrainState
 
 
 class FreeMatchObjective(StudentObjective):
@@ -75,26 +74,26 @@ class FreeMatchObjective(StudentObjective):
         """Return the weak and the strong view."""
         return self._views
 
-    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student.
 
         Args:
             batch: labeled rows and others.
             networks: the teacher has no part in the loss.
-            clock: where the run is.
+            state: where the run is.
         """
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
         logits = head_logits(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
         own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
-        mean_count = max(clock.mean_count(count), 1.0)
+        mean_count = max(state.mean_count(count), 1.0)
         cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)
         loss, logs = cross_entropy, {"cross_entropy": cross_entropy.detach()}
         if others:
             with torch.no_grad():
                 predictions = weak_logits.float().softmax(dim=1)
-                self.threshold.update(predictions, clock.total)
+                self.threshold.update(predictions, lambda value: state.combine(value, "sum"))
                 kept = self.threshold(predictions)
             pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
             loss = loss + pseudo

@@ -51,7 +51,6 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentClock,
     StudentNetwork,
     head_logits,
     labeled_streams,
@@ -210,7 +209,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
         output, (_, others) = super().training_step(batch), split_labeled(batch)
-        weight = self._guidance(StudentClock.from_state(self._state).step)
+        weight = self._guidance(self._state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         said = self.guide.logits(batch.views[0][others])
@@ -354,6 +353,6 @@ def learn_rotations(
                 right = float((logits.argmax(1) == turns).sum())
                 named += torch.tensor([right, len(turns)], dtype=torch.float64)
     if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Leave out --pretext-steps.")
+        raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Remove --pretext-steps.")
     right, count = state.combine(named, "sum").tolist()
     return float(right / count)

@@ -29,7 +29,6 @@ from labelkit.methods.few_labels.losses import SquaredConsistency, check_pair
 from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions, TeacherRecipe
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentClock,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
@@ -102,18 +101,18 @@ class MeanTeacherObjective(StudentObjective):
         """Return the student's view and that of teacher and master."""
         return self._view, self._view
 
-    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student."""
         labels = batch.labels
         labeled = labels >= 0
         count = int((batch.on_host.labels >= 0).sum())
         heads = head_logits(networks.student, batch.views[0])
-        mean_count = max(clock.mean_count(count), 1.0)
+        mean_count = max(state.mean_count(count), 1.0)
         norm = len(labels) if self._class_norm == "batch" else mean_count
         cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
         logs = {"cross_entropy": cross_entropy.detach()}
         loss = cross_entropy
-        weight = self._weight(clock.step_in_phase) if clock.phase == 0 else self._weight.full
+        weight = self._weight(state.step_in_phase) if state.phase == 0 else self._weight.full
         if weight > 0:
             with torch.no_grad():
                 target = head_logits(networks.teacher, batch.views[1])[0]
@@ -169,7 +168,7 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
             try:
                 network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
             except ValueError as error:
-                raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
+                raise ConfigError("--whitening", str(error), "Lower --image-size, or remove it.") from error
         return network
 
     def on_train_start(self, state: TrainState) -> None:

@@ -5,69 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
 from labelkit.options.backbone import PixelOptions
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import RowOptions
 
-_LOSS: JsonDict = {"panel": "Loss"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_AVERAGES: JsonDict = {"panel": "Averaged networks"}
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_LOSS = panel("Loss")
+_VIEWS = panel("Views")
+_AVERAGES = panel("Averaged networks")
+_OPTIMIZATION = panel("Optimization")
 
 
 class TeacherRecipe(PixelOptions):
     """Options for pixels, views and learning rate of Mean Teacher's recipe, also for methods compared with it."""
 
-    shift_px: float | None = Field(
-        None,
-        ge=0,
-        description="Maximum shift in pixels; default: an eighth of the image size.",
-        json_schema_extra=_VIEWS,
+    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
+    noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
+    lr_horizon: float = _OPTIMIZATION(1.0, "Length of the cosine schedule, as a multiple of the training length.", ge=1)
+    lr_ramp_up: float = _OPTIMIZATION(0.0, "Fraction of training over which the learning rate ramps up.", ge=0, le=1)
+    lr_ramp_down: float = _OPTIMIZATION(
+        0.0, "Fraction of training over which the learning rate ramps down.", ge=0, le=1
     )
-    noise: float = Field(
-        0.0,
-        ge=0,
-        description="Standard deviation of the Gaussian noise added to the normalized pixels.",
-        json_schema_extra=_VIEWS,
-    )
-    lr_horizon: float = Field(
-        1.0,
-        ge=1,
-        description="Length of the cosine schedule, as a multiple of the training length.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_ramp_up: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Fraction of training over which the learning rate ramps up.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_ramp_down: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Fraction of training over which the learning rate ramps down.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    adam_beta1_end: float = Field(
+    adam_beta1_end: float = _OPTIMIZATION(
         0.9,
+        "Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (only with "
+        "--lr-schedule ramps).",
         ge=0,
         lt=1,
-        description="Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (schedule "
-        "ramps only).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
+        before=0.9,
     )
-    adam_beta2_start: float = Field(
+    adam_beta2_start: float = _OPTIMIZATION(
         0.999,
+        "Adam's beta2 while the learning rate ramps up; 0.999 afterward (only with --lr-schedule ramps).",
         ge=0,
         lt=1,
-        description="Adam's beta2 while the learning rate ramps up; 0.999 afterward (schedule ramps only).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
+        before=0.999,
     )
 
     @property
@@ -83,7 +57,7 @@ class TeacherRecipe(PixelOptions):
     @model_validator(mode="after")
     def _check_shares(self) -> TeacherRecipe:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+            raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
         return self
 
 
@@ -92,45 +66,34 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
 
-    whitening: Literal["none", "zca"] = Field(
+    whitening: Literal["none", "zca"] = _VIEWS(
         "none",
-        description="zca: first normalize the contrast of each image and whiten pixels with statistics of the "
-        "training images, as in the published code for CIFAR-10; --noise is added afterward. For images of up to "
-        "4,096 values.",
-        json_schema_extra={**_VIEWS, "before": "none"},
+        "Whitening of the input images. zca: first normalize the contrast of each image and whiten pixels "
+        "with statistics of the training images, as in the published code for CIFAR-10; --noise is added afterward. "
+        "For images of up to 4,096 values.",
+        before="none",
     )
-    ema_decay_start: float = Field(
+    ema_decay_start: float = _AVERAGES(
         0.99,
+        "EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay applies.",
         ge=0,
         lt=1,
-        description="EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay "
-        "applies.",
-        json_schema_extra=_AVERAGES,
     )
-    consistency_weight: float = Field(
-        100.0,
-        ge=0,
-        description="Weight of the squared difference between the predictions of student and teacher (lambda_2).",
-        json_schema_extra=_LOSS,
+    consistency_weight: float = _LOSS(
+        100.0, "Weight of the squared difference between student and teacher predictions (paper: lambda_2).", ge=0
     )
-    consistency_ramp: float = Field(
-        0.25,
-        ge=0,
-        le=1,
-        description="Fraction of the first phase over which --consistency-weight ramps up.",
-        json_schema_extra=_LOSS,
+    consistency_ramp: float = _LOSS(
+        0.25, "Fraction of the first phase over which --consistency-weight ramps up.", ge=0, le=1
     )
-    class_norm: Literal["labeled", "batch"] = Field(
+    class_norm: Literal["labeled", "batch"] = _LOSS(
         "labeled",
-        description="Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
+        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
         "code for ResNet-26).",
-        json_schema_extra=_LOSS,
     )
-    num_heads: Literal[1, 2] = Field(
+    num_heads: Literal[1, 2] = _LOSS(
         1,
-        description="Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
+        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
         "consistency loss (published code for ResNet-26).",
-        json_schema_extra=_LOSS,
     )
 
     @model_validator(mode="after")
@@ -147,11 +110,8 @@ class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
     steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
-    batch_size: int = Field(
-        31,
-        ge=2,
-        description="Labeled images per step, over all processes. The few labeled images repeat often.",
-        json_schema_extra={"panel": "Optimization"},
+    batch_size: int = _OPTIMIZATION(
+        31, "Number of labeled images per step, over all processes. The few labeled images repeat often.", ge=2
     )
 
 

@@ -28,7 +28,6 @@ from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency,
 from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentClock,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
@@ -37,7 +36,7 @@ from labelkit.methods.few_labels.recipe import (
     student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.training.method import StepOutput
+from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled
 
@@ -116,13 +115,13 @@ class MixMatchObjective(StudentObjective):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
-    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student.
 
         Args:
             batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
             networks: the teacher has no part in the loss.
-            clock: where the run is.
+            state: where the run is.
 
         Raises:
             ValueError: another mix of rows.
@@ -134,8 +133,8 @@ class MixMatchObjective(StudentObjective):
         if len(others[0]) not in (0, rows):
             raise ValueError(f"{rows} labeled rows beside {len(others[0])} others, must be as many")
         targets = one_hot(batch.labels[labeled], student.num_outputs).float()
-        generator = keyed_generator(self._seed, "mixmatch", clock.step)
-        weight = self.unlabeled_weight(clock.step)
+        generator = keyed_generator(self._seed, "mixmatch", state.step)
+        weight = self.unlabeled_weight(state.step)
         logs: dict[str, Tensor] = {}
         if not len(others[0]):
             shares = row_shares(rows, MIXUP_ALPHA, generator, images.device)

@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig
-from labelkit.options.base import StageConfig, with_default
+from labelkit.options.base import StageConfig, panel, with_default
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
-_DATA: JsonDict = {"panel": "Data"}
-_LOSS: JsonDict = {"panel": "Loss"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_AVERAGES: JsonDict = {"panel": "Averaged networks"}
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
-_DISCOVERY: JsonDict = {"panel": "Discovery"}
-_MIXMATCH: JsonDict = {"panel": "MixMatch"}
-_RUN: JsonDict = {"panel": "Run"}
-_MASTER: JsonDict = {"panel": "Master"}
-_GROWTH: JsonDict = {"panel": "Growth"}
-_PRETEXT: JsonDict = {"panel": "Pretext"}
-_STOP: JsonDict = {"panel": "Stop"}
+_FREEMATCH = panel("FreeMatch")
+_DATA = panel("Data")
+
+_VIEWS = panel("Views")
+_AVERAGES = panel("Averaged networks")
+_OPTIMIZATION = panel("Optimization")
+_DISCOVERY = panel("Discovery")
+_MIXMATCH = panel("MixMatch")
+_RUN = panel("Run")
+_MASTER = panel("Master")
+_GROWTH = panel("Growth")
+_PRETEXT = panel("Pretext")
+_STOP = panel("Stop")
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
@@ -54,39 +54,30 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     #: Where no consistency grows, these never acted.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "auto",
-        description="Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn "
+        "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn "
         "by --label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given "
         "for your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
-        json_schema_extra=_DATA,
     )
-    num_classes: int | None = Field(
-        None,
-        ge=2,
-        description="Number of classes of the classifier; default: from the data.",
-        json_schema_extra=_DATA,
-    )
+    num_classes: int | None = _DATA(None, "Number of classes of the classifier; default: from the data.", ge=2)
 
-    augmentation: Literal["none", "digits", "crop-flip"] = Field(
+    augmentation: Literal["none", "digits", "crop-flip"] = _VIEWS(
         "crop-flip",
-        description="Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; digits: "
+        "Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; digits: "
         "shift with empty borders. No flips in data sets where a flip changes the class.",
-        json_schema_extra=_VIEWS,
     )
-    ema_decay: float = Field(
+    ema_decay: float = _AVERAGES(
         0.999,
+        "EMA decay of the teacher's weights. Mean Teacher uses it only after --consistency-weight has ramped up.",
         ge=0,
         lt=1,
-        description="EMA decay of the teacher's weights. Mean Teacher uses it only after --consistency-weight has "
-        "ramped up.",
-        json_schema_extra=_AVERAGES,
     )
 
     @model_validator(mode="after")
     def _check_ramps(self) -> FewLabelTrainConfig:
         if self.lr_schedule == "ramps" and "lr_ramp_up" in self.constants:
-            raise ValueError("lr_schedule ramps is of supervised, mean-teacher and snowball")
+            raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
 
     @property
@@ -113,12 +104,11 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 class TwoStreamOptions(StageConfig):
     """Options for batches of labeled and unlabeled images."""
 
-    labeled_batch_size: int = Field(
+    labeled_batch_size: int = _OPTIMIZATION(
         31,
-        ge=1,
-        description="Number of labeled images in a batch. The few labeled images repeat often; every unlabeled "
+        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled "
         "image is seen once before any repeats.",
-        json_schema_extra=_OPTIMIZATION,
+        ge=1,
     )
 
     @model_validator(mode="after")
@@ -126,7 +116,7 @@ class TwoStreamOptions(StageConfig):
         batch_size = getattr(self, "batch_size", None)  # of the run, which these are options of
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} leaves no place for others in batch_size {batch_size}"
+                f"labeled_batch_size {self.labeled_batch_size} leaves no unlabeled images in batch_size {batch_size}"
             )
         return self
 
@@ -146,20 +136,16 @@ class MixMatchOptions(StageConfig):
         "mixup_alpha": 0.75,
     }
 
-    unlabeled_weight: float = Field(
+    unlabeled_weight: float = _MIXMATCH(
         75.0,
+        "Weight of the squared error on unlabeled images (75 for CIFAR-10, 250 for SVHN, 150 for CIFAR-100).",
         ge=0,
-        description="Weight of the squared error on unlabeled images (75 for CIFAR-10, 250 for SVHN, 150 for "
-        "CIFAR-100).",
-        json_schema_extra=_MIXMATCH,
     )
-    unlabeled_ramp: float = Field(
+    unlabeled_ramp: float = _MIXMATCH(
         1 / 64,
+        "Fraction of --steps over which --unlabeled-weight ramps up from 0 (published code: 16,384 of 1,048,576).",
         ge=0,
         le=1,
-        description="Fraction of --steps over which --unlabeled-weight ramps up from 0 (published code: 16,384 of "
-        "1,048,576).",
-        json_schema_extra=_MIXMATCH,
     )
 
 
@@ -170,33 +156,20 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # brings its own noise
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
-    labeled_batch_size: int = Field(
-        64,
-        ge=1,
-        description="How many of the --batch-size images are labeled (published code: 64, plus 448 unlabeled).",
-        json_schema_extra=_OPTIMIZATION,
+    labeled_batch_size: int = _OPTIMIZATION(
+        64, "Number of labeled images among the --batch-size images (published code: 64, plus 448 unlabeled).", ge=1
     )
 
-    fixed_threshold: float | None = Field(
+    fixed_threshold: float | None = _FREEMATCH(
         None,
+        "Minimum confidence at which an unlabeled image is used for training (FixMatch: 0.95); default: "
+        "thresholds that adapt to the network's confidence and the distribution of its predictions.",
         ge=0,
         le=1,
-        description="Minimum confidence at which an unlabeled image is used for training (FixMatch: 0.95); default: "
-        "thresholds that adapt to the network's confidence and the distribution of its predictions.",
-        json_schema_extra={"panel": "FreeMatch"},
     )
-    threshold_decay: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="EMA decay of the adaptive thresholds.",
-        json_schema_extra={"panel": "FreeMatch"},
-    )
-    fairness_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the published fairness term on the class distribution; 0: none.",
-        json_schema_extra={"panel": "FreeMatch"},
+    threshold_decay: float = _FREEMATCH(0.999, "EMA decay of the adaptive thresholds.", ge=0, lt=1)
+    fairness_weight: float = _FREEMATCH(
+        0.01, "Weight of the published fairness term on the class distribution; 0: none.", ge=0
     )
 
 
@@ -205,11 +178,8 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
 
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # it brings its own noise
 
-    labeled_batch_size: int = Field(
-        64,
-        ge=1,
-        description="How many of the --batch-size images are labeled; default: half.",
-        json_schema_extra=_OPTIMIZATION,
+    labeled_batch_size: int = _OPTIMIZATION(
+        64, "Number of labeled images among the --batch-size images; default: half.", ge=1
     )
 
     @model_validator(mode="after")
@@ -234,11 +204,10 @@ class SearchOptions(StageConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"feature_norm": "none"}
 
-    balance: Literal["balanced", "global"] = Field(
+    balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
-        description="balanced: each class gets images in proportion to its labels. global: the best images over all "
-        "classes (the paper taken literally); some classes may get none.",
-        json_schema_extra=_DISCOVERY,
+        "How to divide discovered images among classes. balanced: in proportion to their labels; global: "
+        "the best images over all classes (the paper taken literally); some classes may get none.",
     )
 
 
@@ -254,16 +223,13 @@ class CriticalSearchOptions(SearchOptions):
         "label_rule": "agree",
     }
 
-    criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
-        "max_entropy",
-        description="Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest.",
-        json_schema_extra=_DISCOVERY,
+    criterion: Literal["max_entropy", "min_entropy", "min_distance"] = _DISCOVERY(
+        "max_entropy", "Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest."
     )
-    confine: bool = Field(
+    confine: bool = _DISCOVERY(
         True,
-        description="Search only near the class means (Eq. 3.9): the nearest 10 candidates per requested image, "
+        "Search only near the class means (Eq. 3.9): the nearest 10 candidates per requested image, "
         "but at most a quarter of all candidates.",
-        json_schema_extra=_DISCOVERY,
     )
 
 
@@ -294,88 +260,65 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
     )
 
-    steps: int = Field(1_048_576, ge=1, description="Total number of student updates.", json_schema_extra=_OPTIMIZATION)
-    eval_every_steps: int = Field(
+    steps: int = _OPTIMIZATION(1_048_576, "Total number of student updates.", ge=1)
+    eval_every_steps: int = _RUN(
         10_240,
+        "Number of updates per block (10 epochs in the dissertation); after each block, a master network "
+        "is composed and all networks are evaluated.",
         ge=1,
-        description="Number of updates per block (10 epochs in the dissertation); after each block, a master is "
-        "composed and all networks are evaluated.",
-        json_schema_extra=_RUN,
     )
 
-    pretext_steps: int = Field(
+    pretext_steps: int = _PRETEXT(
         0,
-        ge=0,
-        description="Number of pretraining updates, in which the network learns to predict quarter-turn rotations of "
+        "Number of pretraining updates, in which the network learns to predict quarter-turn rotations of "
         "all images (Table 3.9). They do not count toward --steps, and start over if interrupted.",
-        json_schema_extra={**_PRETEXT, "before": 0},
-    )
-
-    guidance_weight: float = Field(
-        0.2,
         ge=0,
-        description="Weight, multiplied by --unlabeled-weight, of the squared difference between the student's "
-        "predictions and those of the last block's master on unlabeled images (our choice; in none of the equations; "
-        "1 hurt on digits).",
-        json_schema_extra=_MASTER,
-    )
-    guide: Literal["composed", "average"] = Field(
-        "composed",
-        description="Network that guides the student: the composed master, or the student's average after the "
-        "last block, without composition (ablation).",
-        json_schema_extra=_MASTER,
-    )
-    compose_at: Literal["last-stage", "pool"] = Field(
-        "last-stage",
-        description="Where to combine the three networks: before the last stage of the backbone, or at its output "
-        "(works with any backbone). The paper names no layer.",
-        json_schema_extra=_MASTER,
-    )
-    master_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Number of updates of the master after each block; default: a tenth of the block (our choice; not "
-        "published).",
-        json_schema_extra=_MASTER,
-    )
-    discrimination: Literal["ratio", "none"] = Field(
-        "ratio",
-        description="Loss on the distances from the master's features to their two nearest centroids.",
-        json_schema_extra=_MASTER,
+        before=0,
     )
 
-    growth_factor: float = Field(
-        2.0,
-        gt=1,
-        description="Factor by which the number of labels grows at each discovery.",
-        json_schema_extra=_GROWTH,
+    guidance_weight: float = _MASTER(
+        0.2,
+        "Weight, multiplied by --unlabeled-weight, of the squared difference between the student's "
+        "predictions and those of the last block's master on unlabeled images (our choice; the dissertation's "
+        "equations have no such term; 1 was harmful on digits).",
+        ge=0,
     )
-    growth_limit: float = Field(
-        10.0,
+    guide: Literal["composed", "average"] = _MASTER(
+        "composed",
+        "Network that guides the student: the composed master, or the student's average after the "
+        "last block, without composition (ablation).",
+    )
+    compose_at: Literal["last-stage", "pool"] = _MASTER(
+        "last-stage",
+        "Where to combine the three networks: before the last stage of the backbone, or at its output "
+        "(works with any backbone). The paper names no layer.",
+    )
+    master_steps: int | None = _MASTER(
+        None,
+        "Number of updates of the master after each block; default: a tenth of the block (our choice; not published).",
         ge=1,
-        description="Maximum number of labels, as a multiple of the initial labels (R_L); 1: no growth.",
-        json_schema_extra=_GROWTH,
     )
-    first_blocks: int = Field(
-        30,
-        ge=1,
-        description="Number of blocks before the first discovery (our choice; not in the paper).",
-        json_schema_extra=_GROWTH,
+    discrimination: Literal["ratio", "none"] = _MASTER(
+        "ratio", "Loss on the distances from the master's features to their two nearest centroids."
     )
-    generation_blocks: int = Field(
+
+    growth_factor: float = _GROWTH(2.0, "Factor by which the number of labels grows at each discovery.", gt=1)
+    growth_limit: float = _GROWTH(
+        10.0, "Maximum number of labels, as a multiple of the initial labels (paper: R_L); 1: no growth.", ge=1
+    )
+    first_blocks: int = _GROWTH(30, "Number of blocks before the first discovery (our choice; not in the paper).", ge=1)
+    generation_blocks: int = _GROWTH(
         15,
-        ge=1,
-        description="Number of blocks between discoveries. The master learns from the last discovery, the student "
+        "Number of blocks between discoveries. The master learns from the last discovery, the student "
         "from the discovery before it.",
-        json_schema_extra=_GROWTH,
+        ge=1,
     )
-    churn: float = Field(
+    churn: float = _STOP(
         0.01,
+        "Minimum fraction of the averaged network's predictions that must change between discoveries; "
+        "growth ends if fewer change. 0: never end growth for this reason.",
         ge=0,
         le=1,
-        description="Minimum fraction of the averaged network's predictions that must change between discoveries; "
-        "growth ends if fewer change. 0: never end growth for this reason.",
-        json_schema_extra=_STOP,
     )
 
     @property

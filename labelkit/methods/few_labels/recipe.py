@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -28,7 +28,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
-from labelkit.models.backbones.convnet13 import set_dropout
+from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain
@@ -141,7 +141,7 @@ def build_student(
         seed=config.seed,
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
-        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
+        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Remove --dropout, or choose convnet13.")
     if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
@@ -215,7 +215,7 @@ def student_phase(
     pace = student_pace(config, steps=steps, peak=peak, index=index, name=name)
     batches = pace.draws // config.batch_size
     sampler = StreamSampler(drawn, steps=batches, seed=config.seed, phase=index)
-    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, pace.lr, betas=pace.betas)
+    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, lr=pace.lr, betas=pace.betas)
 
 
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
@@ -223,7 +223,7 @@ def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index:
     per_epoch = min(config.eval_every_steps, steps)
     draws = per_epoch * config.batch_size
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
-    return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=moments)
+    return Pace(math.ceil(steps / per_epoch), draws, name, steps, lr=rate, betas=moments)
 
 
 def learning_rate(
@@ -266,44 +266,12 @@ class StudentNetworks:
     master: StudentNetwork | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StudentClock:
-    """Step and phase of the run, and sums over processes, from which loss weights are computed.
-
-    Attributes:
-        step: updates of the run that are finished, from 0.
-        step_in_phase: of these, in the running phase.
-        phase: number of the running phase; labels grow between phases.
-        mean_count: a count of this process to its mean over processes.
-        total: a small tensor of this process to its sum over processes.
-    """
-
-    step: int = 0
-    step_in_phase: int = 0
-    phase: int = 0
-    mean_count: Callable[[float], float] = lambda count: count
-    total: Callable[[Tensor], Tensor] = lambda value: value
-
-    @classmethod
-    def from_state(cls, state: TrainState | None) -> StudentClock:
-        """Create the clock from the trainer's state, or a default one outside of a run (``None``)."""
-        if state is None:
-            return cls()
-
-        def mean_count(count: float) -> float:
-            # one exchange for both: the sum of the counts and the number of processes
-            total, processes = state.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
-            return float(total / processes)
-
-        return cls(state.step, state.step_in_phase, state.phase, mean_count, lambda value: state.combine(value, "sum"))
-
-
 class StudentObjective(nn.Module, ABC):
     """Base class of training losses that combine student, teacher and master on a batch.
 
     In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
     Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a
-    mean over labeled rows, of which processes may have different numbers, is their sum over ``clock.mean_count``.
+    mean over labeled rows, of which processes may have different numbers, is their sum over ``state.mean_count``.
 
     Attributes:
         runs_teacher: a step runs the teacher, in training mode, so that it has running statistics of its own.
@@ -318,12 +286,12 @@ class StudentObjective(nn.Module, ABC):
         """Return the views of each image in a batch."""
 
     @abstractmethod
-    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student, and the values to log."""
 
-    def __call__(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+    def __call__(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Call ``forward``, with its types."""
-        output: StepOutput = super().__call__(batch, networks, clock)
+        output: StepOutput = super().__call__(batch, networks, state)
         return output
 
 
@@ -456,6 +424,4 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        return self.objective(
-            batch, StudentNetworks(self.network, self.chain.teacher), StudentClock.from_state(self._state)
-        )
+        return self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)

@@ -38,7 +38,6 @@ from labelkit.methods.few_labels.growth import (
 from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
-    StudentClock,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
@@ -159,7 +158,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             problem = (
                 f"{int((labels < 0).sum())} images have no label of a training class, which --found-labels true needs"
             )
-            raise DatasetError(self.config.dataset, problem, "Leave it out, or use a set whose labels are all known.")
+            raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -228,7 +227,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, StudentClock.from_state(self._state))
+        return self.objective(batch, networks, self._state)
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""

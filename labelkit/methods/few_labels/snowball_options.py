@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherOptions, TeacherRecipe
 from labelkit.methods.few_labels.options import MixMatchOptions, SearchOptions, TwoStreamTrainConfig
+from labelkit.options.base import panel
 from labelkit.options.embeddings import RowOptions
 
-_GROWTH: JsonDict = {"panel": "Growth"}
-_DISCOVERY: JsonDict = {"panel": "Discovery"}
-_STOP: JsonDict = {"panel": "Stop"}
-_LOSS: JsonDict = {"panel": "Loss"}
-_AVERAGES: JsonDict = {"panel": "Averaged networks"}
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_MODEL = panel("Model")
+_GROWTH = panel("Growth")
+_DISCOVERY = panel("Discovery")
+_STOP = panel("Stop")
+_LOSS = panel("Loss")
+_AVERAGES = panel("Averaged networks")
+_OPTIMIZATION = panel("Optimization")
 
 
 class ConfidentSearchOptions(SearchOptions):
@@ -30,11 +31,10 @@ class ConfidentSearchOptions(SearchOptions):
         "refill": False,
     }
 
-    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+    fusion: Literal["none", "distance", "cascade", "rank"] = _DISCOVERY(
         "none",
-        description="How to combine several networks. distance: mean distance; cascade: concatenated features; "
+        "How to combine several networks. distance: mean distance; cascade: concatenated features; "
         "rank: mean rank, label by majority vote.",
-        json_schema_extra=_DISCOVERY,
     )
 
 
@@ -63,86 +63,63 @@ class SnowballConfig(
         {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
     )
 
-    steps: int = Field(
-        150_000,
-        ge=1,
-        description="Number of steps in the first phase, on the initial labels.",
-        json_schema_extra={"panel": "Optimization"},
+    steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
+    later_steps: int | None = _OPTIMIZATION(
+        None, "Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).", ge=1
     )
-    later_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    later_lr_ratio: float = Field(
+    later_lr_ratio: float = _OPTIMIZATION(
         0.5,
+        "Ratio of the peak learning rate in later phases to that in the first phase (our choice; not in the paper).",
         gt=0,
-        description="Ratio of the peak learning rate in later phases to that in the first phase (our choice; not in "
-        "the paper).",
-        json_schema_extra=_OPTIMIZATION,
     )
 
-    dropout: float | None = Field(
+    dropout: float | None = _MODEL(
         None,
+        "Dropout rate inside the backbone, above 0 only if the backbone has dropout layers; none: the "
+        "backbone's default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
         ge=0,
         lt=1,
-        description="Dropout rate inside the backbone, above 0 only if the backbone has dropout layers; none: the "
-        "backbone's default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
-        json_schema_extra={"panel": "Model"},
     )
 
-    trainer: Literal["mean-teacher", "mixmatch"] = Field(
-        "mean-teacher",
-        description="How the student learns in each phase; options of the other trainer have no effect.",
-        json_schema_extra=_LOSS,
+    trainer: Literal["mean-teacher", "mixmatch"] = _LOSS(
+        "mean-teacher", "How the student learns in each phase; options of the other trainer have no effect."
     )
-    master: bool = Field(
+    master: bool = _AVERAGES(
         True,
-        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
-        "discovers and is evaluated (arm B of the paper's ablation).",
-        json_schema_extra=_AVERAGES,
+        "After the first discovery, average the teacher's weights into a master. Otherwise, the teacher "
+        "itself discovers and is evaluated (arm B of the paper's ablation).",
     )
-    generations: int = Field(
+    generations: int = _GROWTH(
         3,
-        ge=1,
-        description="Number of times the labels grow from the initial ones. Each generation discards the discoveries "
+        "Number of times the labels grow from the initial ones. Each generation discards the discoveries "
         "of the generation before it.",
-        json_schema_extra=_GROWTH,
-    )
-    cap: float = Field(
-        16.0,
         ge=1,
-        description="Maximum number of labels, as a multiple of the initial labels; 1: no growth, plain training.",
-        json_schema_extra=_GROWTH,
+    )
+    cap: float = _GROWTH(
+        16.0, "Maximum number of labels, as a multiple of the initial labels; 1: no growth, plain training.", ge=1
     )
 
-    select: Literal["auto", "min", "far", "random", "max"] = Field(
+    select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        description="Which images to take. min: the nearest to a class mean; far: the farthest within a confident set "
+        "Which images to take. min: the nearest to a class mean; far: the farthest within a confident set "
         "10 times as large; random: any; max: the farthest; auto: far for mixmatch, else min.",
-        json_schema_extra=_DISCOVERY,
     )
-    found_labels: Literal["assigned", "true"] = Field(
+    found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
-        description="Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
+        "Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
         "(Table 2.9); the data set must have labels.",
-        json_schema_extra={**_DISCOVERY, "before": "assigned"},
+        before="assigned",
     )
 
-    churn: float = Field(
+    churn: float = _STOP(
         0.01,
+        "Minimum fraction of predictions that must change. A generation ends if fewer changed since its "
+        "last phase, and the run if fewer changed since the last generation. 0: neither ends for this reason.",
         ge=0,
         le=1,
-        description="Minimum fraction of predictions that must change. A generation ends if fewer changed since its "
-        "last phase, and the run if fewer changed since the last generation. 0: neither ends for this reason.",
-        json_schema_extra=_STOP,
     )
-    max_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum number of steps: a phase that would exceed it is not started. Default: unlimited.",
-        json_schema_extra=_STOP,
+    max_steps: int | None = _STOP(
+        None, "Maximum number of steps: a phase that would exceed the limit is not started. Default: unlimited.", ge=1
     )
 
     @property
@@ -157,7 +134,7 @@ class SnowballConfig(
                 f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
             )
         if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
+            raise ValueError(f"max_steps {self.max_steps} is less than the first phase (steps {self.steps})")
         return self
 
     def length(self) -> dict[str, int]:

@@ -19,11 +19,9 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Discovery,
     Round,
     SearchArguments,
-    check_choice,
     check_features,
     class_means,
     distances_between,
-    feature_warnings,
     search,
     sortable_distances,
 )
@@ -65,14 +63,15 @@ def discover_confident(
         The rows with labels and distances (``rank``: mean rank).
 
     Raises:
-        ValueError: an argument that cannot be used, with the first row at fault.
+        ValueError: features that are not finite, or several arrays without a fusion.
     """
-    check_choice("select", select, ("min", "far", "random", "max"))
-    check_choice("fusion", fusion, ("none", "distance", "cascade", "rank"))
-    parts = _parts(features)
+    several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
+    arrays: Any = features if several else [features]
+    parts = [check_features(rows) for rows in arrays]
     if fusion == "none" and len(parts) > 1:
         raise ValueError(f"{len(parts)} feature arrays and no fusion")
-    return search(partial(_find, parts, select, fusion, seed), len(parts[0]), labels, count, rounds, **options)
+    measure, choose = partial(_nearest_means, parts, fusion), partial(_choose, select, seed)
+    return search(measure, choose, labels, count, rounds, **options)
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -110,14 +109,13 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(ranks.mean(axis=1))
 
 
-def _find(parts: Sequence[NDArray[Any]], select: Select, fusion: Fusion, seed: int, turn: Round) -> Discovery:
-    """Find the rows of a round; see :func:`discover_confident`."""
-    candidates = turn.candidates(*_nearest_means(parts, fusion, turn))
+def _choose(select: Select, seed: int, turn: Round) -> Discovery:
+    """Choose the rows of a round; see :func:`discover_confident`."""
     generator = np.random.RandomState(seed)
-    warnings, chosen = feature_warnings(parts), []
-    for group, want in zip(candidates.groups, candidates.wants, strict=True):
+    warnings, chosen = [], []
+    for group, want in zip(turn.groups, turn.wants, strict=True):
         if select == "max":
-            group = group[np.lexsort((turn.pool[group], -candidates.keys[group]))]
+            group = group[np.lexsort((turn.pool[group], -turn.keys[group]))]
         elif select == "random":
             # every group draws, so that one class's candidates do not depend on the quota of another
             group = group[generator.permutation(len(group))]
@@ -127,35 +125,29 @@ def _find(parts: Sequence[NDArray[Any]], select: Select, fusion: Fusion, seed: i
             if limit < confident:
                 warnings.append(f"the confident set of far is cut to {1 / _FAR_PART} of the candidates")
         chosen.append(group[:want])
-    tie = {"max": -candidates.keys, "random": candidates.nearest}.get(select, candidates.keys)
-    return turn.table(candidates, chosen, [tie[np.concatenate(chosen)]], warnings=warnings)
+    tie = {"max": -turn.keys, "random": turn.nearest}.get(select, turn.keys)
+    return turn.table(chosen, [tie[np.concatenate(chosen)]], warnings)
 
 
 def _nearest_means(
-    parts: Sequence[NDArray[Any]], fusion: Fusion, turn: Round
+    parts: Sequence[NDArray[Any]],
+    fusion: Fusion,
+    current: NDArray[np.int64],
+    given: NDArray[np.int64],
+    pool: NDArray[np.int64],
+    num_classes: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return what each pool row is judged by and its class."""
+    del given  # labels found earlier move the means
     kind = "none" if len(parts) == 1 else fusion
-    means = [class_means(rows, turn.current, turn.num_classes) for rows in parts]
+    means = [class_means(rows, current, num_classes) for rows in parts]
     labels = [np.empty(0, dtype=np.int64)]
     nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
-    for start in range(0, len(turn.pool), BLOCK_ROWS):
-        block = turn.pool[start : start + BLOCK_ROWS]
+    for start in range(0, len(pool), BLOCK_ROWS):
+        block = pool[start : start + BLOCK_ROWS]
         every = [distances_between(rows[block], mean) for rows, mean in zip(parts, means, strict=True)]
         named, column = fuse(every, kind)
         labels.append(named)
         nearest.append(column)
     distances = np.concatenate(nearest)
     return mean_ranks(distances) if kind == "rank" else distances[:, 0], np.concatenate(labels)
-
-
-def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[Any]]:
-    several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
-    arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    parts = [
-        check_features(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)
-    ]
-    for number, rows in enumerate(parts):
-        if len(rows) != len(parts[0]):
-            raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")
-    return parts

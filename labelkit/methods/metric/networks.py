@@ -123,7 +123,7 @@ class MetricNetwork(BackboneNetwork):
         self.map_shape = (self.backbone.info.feature_dim, 1, 1) if self._of_rows else self._look_at_maps()
         width = self.map_shape[0]
         self.layer = "backbone" if embed_dim is None else "projection"
-        self._dim = width if embed_dim is None else embed_dim
+        self.embed_dim = width if embed_dim is None else embed_dim
         self.projection: nn.Module = nn.Identity()
         if embed_dim is not None:
             with seeded_init(seed + 1):
@@ -172,7 +172,7 @@ class MetricNetwork(BackboneNetwork):
             raise ConfigError(
                 "--san-before",
                 f"{self.backbone.info.name} has no stage {before!r}",
-                f"{f'Did you mean {near[0]}? ' if near else ''}Its stages: {', '.join(names)}; and parts of them.",
+                f"{f'Did you mean {near[0]}? ' if near else ''}Stages (or parts of them): {', '.join(names)}.",
             )
         frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
         if any(before == name or before.startswith(f"{name}.") for name in frozen):
@@ -235,8 +235,7 @@ class MetricNetwork(BackboneNetwork):
         if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
             raise ConfigError(
                 "--san-before",
-                f"after {before} of {self.backbone.info.name} positions no longer matter: they are averaged next, "
-                f"which cancels any assembly",
+                f"after {before} of {self.backbone.info.name}, positions are averaged, which cancels any assembly",
                 "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
             )
 
@@ -264,11 +263,6 @@ class MetricNetwork(BackboneNetwork):
                 if isinstance(layer, _BatchNorm):
                     layer.eval()
         return self
-
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of the embedding."""
-        return self._dim
 
     @property
     def identity(self) -> dict[str, str]:
@@ -310,7 +304,7 @@ class MetricNetwork(BackboneNetwork):
         """Return the last maps (b, rows, cols, f) before pooling, after assembly and attention."""
         side = self.backbone.info.image_size
         if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
-            problem = f"are not the {side} x {side} that features were moved about in"
+            problem = f"differ from the {side} x {side} positions of the assembly"
             raise size_error(self.backbone.info.name, images, problem)
         return self.forward(images).maps.permute(0, 2, 3, 1)
 

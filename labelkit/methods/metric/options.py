@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind
 
-_DATA: JsonDict = {"panel": "Data"}
-_MODEL: JsonDict = {"panel": "Model"}
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_LOSS: JsonDict = {"panel": "Loss"}
-_PSEUDO: JsonDict = {"panel": "Pseudo-labels"}
-_MONITOR: JsonDict = {"panel": "Monitor"}
-_ASSEMBLY: JsonDict = {"panel": "Assembly"}
-_MEMORY: JsonDict = {"panel": "Memory"}
+_DATA = panel("Data")
+_MODEL = panel("Model")
+_OPTIMIZATION = panel("Optimization")
+_VIEWS = panel("Views")
+_LOSS = panel("Loss")
+_PSEUDO = panel("Pseudo-labels")
+_MONITOR = panel("Monitor")
+_ASSEMBLY = panel("Assembly")
+_MEMORY = panel("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
@@ -34,98 +33,63 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         "ms_epsilon": 0.1,
     }
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "given",
-        description="Which labels training may use. given: all existing labels except those of --holdout-classes; "
+        "Which labels training may use. given: all existing labels except those of --holdout-classes; "
         "unlabeled images are left out where training needs labels. Other values: as in `labelkit train gcd --help`.",
-        json_schema_extra=_DATA,
     )
 
-    backbone: str = Field(
-        "googlenet",
-        description="A convolutional backbone (`labelkit list backbones`).",
-        json_schema_extra=_MODEL,
-    )
-    embed_dim: int = Field(512, ge=2, description="Embedding dimension.", json_schema_extra=_MODEL)
-    pool: Literal["avg", "max", "avg+max"] = Field(
-        "avg", description="Pooling of the last feature map.", json_schema_extra=_MODEL
-    )
-    freeze_bn: bool = Field(
+    backbone: str = _MODEL("googlenet", "A convolutional backbone (`labelkit list backbones`).")
+    embed_dim: int = _MODEL(512, "Embedding dimension.", ge=2)
+    pool: Literal["avg", "max", "avg+max"] = _MODEL("avg", "Pooling of the last feature map.")
+    freeze_bn: bool = _MODEL(
         False,
-        description="Freeze the running statistics of the backbone's batch normalization (for few training "
+        "Freeze the running statistics of the backbone's batch normalization (for few training "
         "images). Needs pretrained weights.",
-        json_schema_extra=_MODEL,
     )
 
-    batch_size: int = Field(
-        80,
-        ge=2,
-        description="Images per step, over all processes; a multiple of --images-per-class.",
-        json_schema_extra=_OPTIMIZATION,
+    batch_size: int = _OPTIMIZATION(
+        80, "Number of images per step, summed over all processes; a multiple of --images-per-class.", ge=2
     )
     epochs: int = with_default(BackboneTrainConfig, "epochs", 60)
     optimizer: Literal["sgd", "adam", "adamw"] = with_default(BackboneTrainConfig, "optimizer", "adam")
-    lr: float = Field(3e-5, gt=0, description="Peak learning rate of the backbone.", json_schema_extra=_OPTIMIZATION)
-    weight_decay: float = Field(5e-4, ge=0, description="Weight decay.", json_schema_extra=_OPTIMIZATION)
-    new_lr_scale: float = Field(
-        10.0,
-        gt=0,
-        description="Learning-rate multiplier for new layers (embedding, attention).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    warm_epochs: int = Field(
-        0, ge=0, description="Number of initial epochs with a frozen backbone.", json_schema_extra=_OPTIMIZATION
-    )
+    lr: float = _OPTIMIZATION(3e-5, "Peak learning rate of the backbone.", gt=0)
+    weight_decay: float = _OPTIMIZATION(5e-4, "Weight decay.", ge=0)
+    new_lr_scale: float = _OPTIMIZATION(10.0, "Learning-rate multiplier for new layers (embedding, attention).", gt=0)
+    warm_epochs: int = _OPTIMIZATION(0, "Number of initial epochs with a frozen backbone.", ge=0)
 
-    images_per_class: int = Field(
-        5, ge=2, description="Number of images per class or cluster in a batch.", json_schema_extra=_LOSS
-    )
-    augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
+    images_per_class: int = _LOSS(5, "Number of images per class or cluster in a batch.", ge=2)
+    augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = _VIEWS(
         "box",
-        description="Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; "
+        "Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; "
         "crop (as described in the chapter): 227-pixel crop of an image whose shorter side is 256, and flip; "
         "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
-        json_schema_extra=_VIEWS,
     )
-    mirror: bool = Field(
-        True,
-        description="Flip images horizontally at random, except in sets where that changes the class.",
-        json_schema_extra=_VIEWS,
-    )
+    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in sets where that changes the class.")
 
-    num_clusters: int = Field(
-        100,
-        ge=2,
-        description="Number of clusters that serve as classes (training without labels).",
-        json_schema_extra=_PSEUDO,
-    )
-    refresh_epochs: int = Field(
-        20, ge=1, description="Epochs between clusterings of all images.", json_schema_extra=_PSEUDO
-    )
-    first_clustering: Literal["pooled", "embedding", "pixels"] = Field(
+    num_clusters: int = _PSEUDO(100, "Number of clusters that serve as classes (training without labels).", ge=2)
+    refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)
+    first_clustering: Literal["pooled", "embedding", "pixels"] = _PSEUDO(
         "pooled",
-        description="What to cluster first: the backbone's features (pretrained), the embeddings, or the images "
+        "What to cluster first: the backbone's features (pretrained), the embeddings, or the images "
         "themselves, shrunk to 32 pixels if larger (networks from scratch).",
-        json_schema_extra=_PSEUDO,
     )
 
-    recall_ks: tuple[int, ...] = Field(
-        (1, 2, 4, 8), description="Values of K for Recall@K on held-out images.", json_schema_extra=_MONITOR
-    )
+    recall_ks: tuple[int, ...] = _MONITOR((1, 2, 4, 8), "Values of K for Recall@K on held-out images.")
 
     @field_validator("recall_ks")
     @classmethod
     def _positive_ks(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
         if not ks or list(ks) != sorted(set(ks)) or ks[0] < 1:
-            raise ValueError("must be positive and increase")
+            raise ValueError("must be positive and increasing")
         return ks
 
     @model_validator(mode="after")
     def _check_statistics(self) -> MetricLearningConfig:
         if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
             raise ValueError(
-                "freeze_bn keeps the running statistics of random weights, with which all features are alike: set "
-                "pretrained, weights or init_from, or freeze_bn to false"
+                "freeze_bn would keep the running statistics of random weights, which make all features alike: set "
+                "pretrained, weights or init_from, or set freeze_bn to false"
             )
         return self
 
@@ -137,7 +101,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} holds one class of {self.images_per_class} images, so no negatives"
+                f"batch_size {self.batch_size} has only one class of {self.images_per_class} images, so no negatives"
             )
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
@@ -181,108 +145,74 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
     )  # fmt: skip
 
-    mode: Literal["supervised", "unsupervised"] = Field(
-        "supervised",
-        description="Classes to train on: the labels, or clusters of all images (no labels are used).",
-        json_schema_extra={"panel": "Data"},
+    mode: Literal["supervised", "unsupervised"] = _DATA(
+        "supervised", "Classes to train on: the labels, or clusters of all images (no labels are used)."
     )
 
-    san: bool = Field(
-        True, description="Use the spatial assembly; --no-san: the baseline without it.", json_schema_extra=_ASSEMBLY
-    )
-    san_before: str = Field(
+    san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san: train without assembly.")
+    san_before: str = _ASSEMBLY(
         "inception5a",
-        description="Backbone stage before which features are moved; a convolution wider than 1x1 or a strided "
+        "Backbone stage before which features are moved; a convolution wider than 1x1 or a strided "
         "pool must follow (layer4 of resnet18, block4 of smallcnn_pool).",
-        json_schema_extra=_ASSEMBLY,
     )
-    san_width: int = Field(64, ge=1, description="Width of the predictor in channels.", json_schema_extra=_ASSEMBLY)
-    san_diagonal: float = Field(
-        0.9,
-        gt=0,
-        lt=1,
-        description="Initial weight of a feature's own position; use 0.5 when training from scratch.",
-        json_schema_extra=_ASSEMBLY,
+    san_width: int = _ASSEMBLY(64, "Number of channels of the predictor.", ge=1)
+    san_diagonal: float = _ASSEMBLY(
+        0.9, "Initial weight of a feature's own position; use 0.5 when training from scratch.", gt=0, lt=1
     )
-    san_lr_scale: float = Field(
-        30.0,
-        gt=0,
-        description="Learning-rate multiplier for the predictor; use 5 when training from scratch.",
-        json_schema_extra=_ASSEMBLY,
+    san_lr_scale: float = _ASSEMBLY(
+        30.0, "Learning-rate multiplier for the weight predictor; use 5 when training from scratch.", gt=0
     )
-    entropy_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the entropy loss on the assembly's weights (Eq. 5.5).",
-        json_schema_extra=_ASSEMBLY,
+    entropy_weight: float = _ASSEMBLY(0.01, "Weight of the entropy loss on the assembly's weights (Eq. 5.5).", ge=0)
+    correlation_weight: float = _ASSEMBLY(
+        0.01, "Weight of the correlation loss on the assembly's weights (Eq. 5.6).", ge=0
     )
-    correlation_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the correlation loss on the assembly's weights (Eq. 5.6).",
-        json_schema_extra=_ASSEMBLY,
+    coherence_weight: float = _ASSEMBLY(
+        0.01, "Weight of the local coherence loss on the assembly's weights (Eq. 5.8).", ge=0
     )
-    coherence_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the local coherence loss on the assembly's weights (Eq. 5.8).",
-        json_schema_extra=_ASSEMBLY,
-    )
-    term_ramp: tuple[float, float] = Field(
+    term_ramp: tuple[float, float] = _ASSEMBLY(
         (0.1, 0.5),
-        description="Fractions of training at which the entropy, correlation and coherence losses start, and at "
+        "Fractions of training at which the entropy, correlation and coherence losses start, and at "
         "which they reach full weight.",
-        json_schema_extra=_ASSEMBLY,
     )
-    term_gradients: Literal["predictor", "network"] = Field(
+    term_gradients: Literal["predictor", "network"] = _ASSEMBLY(
         "predictor",
-        description="What the entropy, correlation and coherence losses train: only the predictor of the weights (as "
+        "What the entropy, correlation and coherence losses train: only the predictor of the weights (as "
         "described in the chapter), or also the network before the predictor.",
-        json_schema_extra={**_ASSEMBLY, "before": "network"},
+        before="network",
     )
 
-    loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = Field(
+    loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = _LOSS(
         "multi-similarity",
-        description="Loss on the embeddings. contrastive: on cosines of pairs, as in XBM; proxy-anchor: one "
-        "learned vector per class; cross-entropy: a classifier on the embedding, the baseline of supervised "
-        "pre-training.",
-        json_schema_extra=_LOSS,
+        "Loss on the embeddings. contrastive: on cosines of pairs, as in XBM; proxy-anchor: one learned vector per "
+        "class; cross-entropy: a classifier on the embedding, the baseline of supervised pre-training.",
     )
-    proxy_lr_scale: float = Field(
-        100.0,
-        gt=0,
-        description="Learning-rate multiplier for class vectors (proxy-anchor, cross-entropy).",
-        json_schema_extra=_LOSS,
+    proxy_lr_scale: float = _LOSS(
+        100.0, "Learning-rate multiplier for class vectors (proxy-anchor, cross-entropy).", gt=0
     )
 
-    memory: Literal["momentum", "queue", "none"] = Field(
+    memory: Literal["momentum", "queue", "none"] = _MEMORY(
         "momentum",
-        description="Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
+        "Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
         "network; queue: computed by the network itself at those steps (XBM).",
-        json_schema_extra=_MEMORY,
     )
-    memory_size: int | None = Field(
-        None,
-        ge=2,
-        description="Memory size in embeddings. Default: the number of training images.",
-        json_schema_extra=_MEMORY,
-    )
-    memory_loss: Literal["contrastive", "contrastive-bayesian"] = Field(
+    memory_size: int | None = _MEMORY(None, "Memory size in embeddings. Default: the number of training images.", ge=2)
+    memory_loss: Literal["contrastive", "contrastive-bayesian"] = _MEMORY(
         "contrastive",
-        description="Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
+        "Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
         "contrastive-bayesian: as in the paper that the chapter cites.",
-        json_schema_extra=_MEMORY,
     )
 
     @model_validator(mode="after")
     def _check_parts(self) -> SANConfig:
         if self.san and self.index is not None:
-            raise ValueError("--san moves features between positions, and a row has one: pass --no-san with --index")
+            raise ValueError(
+                "--san moves features between positions, but an embedding has only one: pass --no-san with --index"
+            )
         if self.mode == "unsupervised" and self.has_class_vectors:
-            raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
+            raise ValueError(f"loss {self.loss} needs labels: set mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
-            raise ValueError(f"term_ramp must be two shares in order, got {start:g},{end:g}")
+            raise ValueError(f"term_ramp must be two fractions in increasing order, got {start:g},{end:g}")
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
             raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
         return self

@@ -119,7 +119,7 @@ class PseudoLabels(nn.Module):
         """
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
-            raise ConfigError("--num-clusters", f"{k} clusters for {len(rows)} images", "Lower it.")
+            raise ConfigError("--num-clusters", f"{k} clusters for {len(rows)} images", "Lower the number.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
         if is_main:  # all at once would share out the processor among as many equal runs
             found = kmeans(

@@ -19,7 +19,7 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
 from labelkit.training.monitors.retrieval import RetrievalMonitor
@@ -52,7 +52,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     needed = config.batch_size // config.images_per_class
     if config.num_clusters > data.num_samples:
         raise ConfigError(
-            "--num-clusters", f"{config.num_clusters} clusters for {data.num_samples} images", "Lower it."
+            "--num-clusters", f"{config.num_clusters} clusters for {data.num_samples} images", "Lower the number."
         )
     if config.num_clusters < needed:
         raise ConfigError(
@@ -128,8 +128,8 @@ def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int
     """
     size = asked or num_images
     if size < config.batch_size:
-        problem = f"{config.batch_size} is more than the {size} images of the memory, which would hold one twice"
-        raise ConfigError("--batch-size", problem, "Lower it.")
+        problem = f"{config.batch_size} is more than the {size} images of the memory"
+        raise ConfigError("--batch-size", problem, "Lower the number.")
     return size
 
 

@@ -55,8 +55,8 @@ from labelkit.methods.metric.recipe import (
     train_view,
     update_pseudo_labels,
 )
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.ema import EMATeacher
-from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
@@ -180,7 +180,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
             seen = self.memory.remember(keys, rows)
-            weight = memory_weight(config, MEMORY_START_EPOCH if state is None else state.epoch)
+            weight = memory_weight(config, state.epoch)
             if weight:
                 remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
                 loss = loss + weight * remembered
@@ -188,8 +188,8 @@ class SAN(MetricMethod[SANConfig]):
         if output.assembly is not None:
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
-            done = 0.0 if state is None else share_done(config, state)
-            loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
+            strength = term_strength(config, share_done(config, state))
+            loss = loss + strength * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
 
@@ -284,7 +284,7 @@ def singleton_class_warning(data: DataInfo) -> str | None:
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
     if share <= MANY_LONE:
         return None
-    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
+    return f"warning: {percent(share)} % of the classes have one image, which is repeated and has no other positives"
 
 
 def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:

@@ -256,5 +256,5 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         now = None if self.matched is None else self.matched.digest
         if state.get("matches") != now:
             raise CheckpointMismatch(
-                str(self.config.matches), "holds other matches than the run began with", "Restore the file."
+                str(self.config.matches), "contains other matches than at the start of the run", "Restore the file."
             )

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 
-_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
-_MEMORY: JsonDict = {"panel": "Memory"}
-_CENTERS: JsonDict = {"panel": "Contrastive clustering"}
-_ATTENTION: JsonDict = {"panel": "Transformed attention"}
+_DATA = panel("Data")
+_MATCHING_IMAGES = panel("Matching images")
+_OPTIMIZATION = panel("Optimization")
+_MEMORY = panel("Memory")
+_CENTERS = panel("Contrastive clustering")
+_ATTENTION = panel("Transformed attention")
 
 
 class TACCCLConfig(MetricLearningConfig):
@@ -45,66 +46,40 @@ class TACCCLConfig(MetricLearningConfig):
         "tac_weight": 1.0,
     }
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "none",
-        description="Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
+        "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
         "uses clusters, not labels.",
-        json_schema_extra={"panel": "Data"},
     )
-    clip_grad_norm: float | None = Field(
-        10.0,
-        gt=0,
-        description="Maximum gradient norm; none: no clipping.",
-        json_schema_extra=_OPTIMIZATION,
-    )
+    clip_grad_norm: float | None = _OPTIMIZATION(10.0, "Maximum gradient norm; none: no clipping.", gt=0)
     lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
     lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
-    memory_refill: bool = Field(
-        True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
+    memory_refill: bool = _MEMORY(True, "Fill the memory with fresh embeddings at every clustering.")
+    memory_warmup_steps: int | None = _MEMORY(
+        None, "Number of steps before the memory is used, without --memory-refill; default: one epoch.", ge=0
     )
-    memory_warmup_steps: int | None = Field(
+
+    ccl: bool = _CENTERS(True, "Enable the contrastive clustering loss.")
+    ccl_weight: float = _CENTERS(0.1, "Weight of the contrastive clustering loss (our choice; not in the paper).", gt=0)
+    ccl_start_epoch: int = _CENTERS(0, "First epoch of the contrastive clustering loss.", ge=0)
+
+    tac: bool = _ATTENTION(
+        True, "Also train on a second, transformed view, with attention-consistency and feature-similarity losses."
+    )
+    feature_weight: float = _ATTENTION(
+        0.1, "Weight of the feature-similarity loss (our choice); large values make training collapse.", ge=0
+    )
+
+    matches: Path | None = _MATCHING_IMAGES(
         None,
-        ge=0,
-        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
-        json_schema_extra=_MEMORY,
-    )
-
-    ccl: bool = Field(True, description="Enable the contrastive clustering loss.", json_schema_extra=_CENTERS)
-    ccl_weight: float = Field(
-        0.1,
-        gt=0,
-        description="Weight of the contrastive clustering loss (our choice; not in the paper).",
-        json_schema_extra=_CENTERS,
-    )
-    ccl_start_epoch: int = Field(
-        0, ge=0, description="First epoch of the contrastive clustering loss.", json_schema_extra=_CENTERS
-    )
-
-    tac: bool = Field(
-        True,
-        description="Also train on a second, transformed view, with attention-consistency and feature-similarity "
-        "losses.",
-        json_schema_extra=_ATTENTION,
-    )
-    feature_weight: float = Field(
-        0.1,
-        ge=0,
-        description="Weight of the feature-similarity loss (our choice); large values make training collapse.",
-        json_schema_extra=_ATTENTION,
-    )
-
-    matches: Path | None = Field(
-        None,
-        description="File with matched pairs of images, from `labelkit match`: the second view may then show the "
-        "matched image.",
-        json_schema_extra={"panel": "Matching images"},
+        "File with matched pairs of images, from `labelkit match`: the second view may then show the matched image.",
     )
 
     @model_validator(mode="after")
     def _check_parts(self) -> TACCCLConfig:
         if self.matches is not None and not self.tac:
-            raise ValueError("matches are used by tac, which is off")
+            raise ValueError("matches requires tac, which is off")
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:

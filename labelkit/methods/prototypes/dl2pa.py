@@ -158,5 +158,5 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             labels,
             shares,
             decay=MEAN_DECAY,
-            combine=(lambda table: table) if state is None else (lambda table: state.combine(table, "sum")),
+            combine=lambda table: state.combine(table, "sum"),
         )

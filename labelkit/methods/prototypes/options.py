@@ -13,18 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.prototypes import SHARPEST_T
 
-_DATA: JsonDict = {"panel": "Data"}
-_MODEL: JsonDict = {"panel": "Model"}
-_LOSS: JsonDict = {"panel": "Loss"}
-_VIEWS: JsonDict = {"panel": "Views"}
+_DATA = panel("Data")
+_MODEL = panel("Model")
+_LOSS = panel("Loss")
+_VIEWS = panel("Views")
 
 
 class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
@@ -32,50 +31,38 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "given",
-        description="Which labels training may use. given: all existing labels; unlabeled images are left out of "
+        "Which labels training may use. given: all existing labels; unlabeled images are left out of "
         "training. Other values: as in `labelkit train gcd --help`.",
-        json_schema_extra=_DATA,
     )
-    num_classes: int | None = Field(
+    num_classes: int | None = _DATA(
         None,
+        "Number of classes of the classifier; default: all classes of the data, even those without a usable image.",
         ge=2,
-        description="Number of classes of the classifier; default: all classes of the data, even those without "
-        "a usable image.",
-        json_schema_extra=_DATA,
     )
 
-    embed_dim: int | None = Field(
+    embed_dim: int | None = _MODEL(
         None,
-        ge=2,
-        description="Dimension d of the embedding, a linear layer on the backbone's features; default: use the "
+        "Dimension d of the embedding, a linear layer on the backbone's features; default: use the "
         "features themselves.",
-        json_schema_extra=_MODEL,
+        ge=2,
     )
-    embedding_bn: bool = Field(
-        False, description="Batch-normalize the embedding (long-tail recipe).", json_schema_extra=_MODEL
-    )
+    embedding_bn: bool = _MODEL(False, "Batch-normalize the embedding (long-tail recipe).")
 
-    class_weights: Literal["none", "batch", "global"] = Field(
+    class_weights: Literal["none", "batch", "global"] = _LOSS(
         "none",
-        description="Weight images so that classes count equally: within each batch (published code), or over the "
-        "whole set.",
-        json_schema_extra=_LOSS,
+        "Weight images so that classes count equally: within each batch (published code), or over the whole set.",
     )
-    mixup_alpha: float = Field(
-        0.0,
-        ge=0,
-        description="Mixup: mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step; 0: off.",
-        json_schema_extra=_LOSS,
+    mixup_alpha: float = _LOSS(
+        0.0, "Mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step (mixup); 0: off.", ge=0
     )
 
-    augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = Field(
+    augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = _VIEWS(
         "imagenet",
-        description="Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, flip; "
+        "Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, flip; "
         "imagenet-jitter: also color jitter of 0.4; digits: zoom, rotation, shift. No flips in data sets where a flip "
         "changes the class.",
-        json_schema_extra=_VIEWS,
     )
 
     @property
@@ -84,8 +71,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
         return True
 
 
-_PROTOTYPES: JsonDict = {"panel": "Prototypes"}
-_ASSIGNMENT: JsonDict = {"panel": "Assignment"}
+_PROTOTYPES = panel("Prototypes")
+_ASSIGNMENT = panel("Assignment")
 
 
 class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
@@ -101,74 +88,64 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
 
-    prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
+    prototypes: Literal["uniform", "simplex", "hpn", "words"] = _PROTOTYPES(
         "uniform",
-        description="uniform: spread over the sphere for any number of classes; simplex: all pairs at the same angle "
-        "(ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's baselines, with --no-reassign: "
-        "hpn: each pushed away from its nearest neighbor (hyperspherical prototype networks), ordered by "
-        "--class-vectors if set; words: the vectors from --class-vectors.",
-        json_schema_extra=_PROTOTYPES,
+        "How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all "
+        "pairs at the same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's "
+        "baselines, with --no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype "
+        "networks), ordered by --class-vectors if set; words: the vectors from --class-vectors.",
     )
-    class_vectors: Path | None = Field(
+    class_vectors: Path | None = _PROTOTYPES(
         None,
-        description="With --prototypes words or hpn: word2vec or GloVe text file; each line has a class name (_ "
-        "for a space) and its vector. For use as prototypes, vectors longer than d are reduced to their "
-        "principal components.",
-        json_schema_extra={**_PROTOTYPES, "before": None},
+        "With --prototypes words or hpn: word2vec or GloVe text file; each line has a class name (_ for a space) and "
+        "its vector. For use as prototypes, vectors longer than d are reduced to their principal components.",
+        before=None,
     )
-    prototypes_from: Path | None = Field(
+    prototypes_from: Path | None = _PROTOTYPES(
         None,
-        description="Use the prototypes in this file from `labelkit prototypes`, or the class directions learned in "
+        "Use the prototypes in this file from `labelkit prototypes`, or the class directions learned in "
         "this run of `train softmax`.",
-        json_schema_extra=_PROTOTYPES,
     )
 
-    sharpest_t: float | None = Field(
+    sharpest_t: float | None = _PROTOTYPES(
         SHARPEST_T,
+        "Sharpen the loss that spreads the prototypes step by step up to this value, until only the largest cosine "
+        "counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the widest spread.",
         gt=0,
         le=1e9,
-        description="Sharpen the loss that spreads the prototypes step by step up to this value, until only the "
-        "largest cosine counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the "
-        "widest spread.",
-        json_schema_extra={**_PROTOTYPES, "before": SHARPEST_T},
+        before=SHARPEST_T,
     )
 
-    reassign: bool = Field(
-        True,
-        description="Reassign classes to prototypes during training. Otherwise each class keeps its first prototype.",
-        json_schema_extra=_ASSIGNMENT,
+    reassign: bool = _ASSIGNMENT(
+        True, "Reassign classes to prototypes during training. Otherwise each class keeps its first prototype."
     )
-    updates_per_epoch: float = Field(
+    updates_per_epoch: float = _ASSIGNMENT(
         1.0,
+        "Number of assignments per epoch (tau' in the paper's Fig. 3b). 10: ten per epoch; 0.1: one every ten epochs.",
         gt=0,
-        description="Number of assignments per epoch (tau' in the paper's Fig. 3b). 10: ten per epoch; 0.1: one "
-        "every ten epochs.",
-        json_schema_extra=_ASSIGNMENT,
     )
 
-    loss: Literal["inner-product", "cross-entropy"] = Field(
+    loss: Literal["inner-product", "cross-entropy"] = _LOSS(
         "inner-product",
-        description="inner-product: (1 - cosine)^2 with the prototype of the class; cross-entropy: softmax over "
-        "the inner products with all prototypes.",
-        json_schema_extra=_LOSS,
+        "Loss on the embeddings. inner-product: (1 - cosine)^2 with the prototype of the class; "
+        "cross-entropy: softmax over the inner products with all prototypes.",
     )
-    reduction: Literal["sum", "half-mean"] = Field(
+    reduction: Literal["sum", "half-mean"] = _LOSS(
         "half-mean",
-        description="Reduction of the inner-product loss over a batch. sum: as in the published code for balanced "
+        "Reduction of the inner-product loss over a batch. sum: as in the published code for balanced "
         "data; half-mean: as in the paper. The best learning rate depends on this choice.",
-        json_schema_extra=_LOSS,
     )
 
     @model_validator(mode="after")
     def _check_loss(self) -> DL2PAConfig:
         if self.reduction == "sum" and self.loss != "inner-product":
-            raise ValueError("reduction sum goes with loss inner-product")
+            raise ValueError("reduction sum requires loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":
-            raise ValueError("prototypes and prototypes_from exclude each other")
+            raise ValueError("prototypes and prototypes_from cannot be combined")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
-            raise ValueError("sharpest_t is of prototypes uniform that are made now")
+            raise ValueError("sharpest_t requires prototypes uniform without prototypes_from")
         if self.prototypes != "hpn" and (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words and class_vectors go together; prototypes hpn may have them")
+            raise ValueError("prototypes words requires class_vectors; only prototypes hpn can also use class_vectors")
         return self
 
 
@@ -179,9 +156,6 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}
 
     epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
-    uniformity_weight: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of the uniformity loss on the classifier directions (Table 8: 0.01).",
-        json_schema_extra=_LOSS,
+    uniformity_weight: float = _LOSS(
+        0.0, "Weight of the uniformity loss on the classifier directions (0.01 in the paper's Table 8).", ge=0
     )

@@ -19,8 +19,8 @@ from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.classifier_network import ClassifierNetwork
-from labelkit.models.frozen_part import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
@@ -44,7 +44,7 @@ class ClassWeights:
         counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
         self.table = balancing_weights(torch.from_numpy(counts))
 
-    def of_classes(self, labels: Tensor, state: TrainState | None) -> Tensor | None:
+    def of_classes(self, labels: Tensor, state: TrainState) -> Tensor | None:
         """Return the weight of each class, (c,), or ``None`` if all images have equal weight.
 
         Args:
@@ -57,7 +57,7 @@ class ClassWeights:
             return self.table.to(labels.device)
         # a GPU is not waited for, as torch.bincount would
         counts = (labels == torch.arange(self.num_classes, device=labels.device)[:, None]).sum(1)
-        return balancing_weights(counts if state is None else state.combine(counts, "sum"))
+        return balancing_weights(state.combine(counts, "sum"))
 
 
 class LabeledClassifier(Method[SupervisedConfigT]):
@@ -99,7 +99,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
 
     def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""
-        step = 0 if self._state is None else self._state.step
+        step = self._state.step
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
 
     def reuse_frozen(self) -> ReusablePart:
@@ -109,8 +109,8 @@ class LabeledClassifier(Method[SupervisedConfigT]):
             ConfigError: no stage is frozen, or images are mixed.
         """
         if self.config.mixup_alpha > 0:
-            problem = "--mixup-alpha mixes images, and maps are kept"
-            raise ConfigError("--reuse-frozen", problem, "Leave out one of them.")
+            problem = "--mixup-alpha mixes images, but feature maps are cached"
+            raise ConfigError("--reuse-frozen", problem, "Remove one of the two.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -73,9 +73,9 @@ def starting_prototypes(
     if len(found) < num_classes or found.shape[1] != dim:
         raise ConfigError(
             "--prototypes-from",
-            f"{source} has {len(found)} prototypes of {found.shape[1]} dimensions, but {num_classes} of {dim} are "
-            "needed",
-            "Use others, or change --embed-dim.",
+            f"{source} has {len(found)} prototypes of dimension {found.shape[1]}, but {num_classes} of dimension "
+            f"{dim} are needed",
+            "Use other prototypes, or change --embed-dim.",
         )
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
@@ -83,8 +83,8 @@ def starting_prototypes(
 def _words(path: Path, num_classes: int, class_names: Sequence[str]) -> NDArray[np.float64]:
     """Word vectors of the classes' names."""
     if len(class_names) < num_classes:
-        problem = f"{num_classes} classes are asked for, and {len(class_names)} have a name"
-        raise ConfigError("--class-vectors", problem, "Leave out --num-classes, or choose other --prototypes.")
+        problem = f"{num_classes} classes are requested, but only {len(class_names)} have a name"
+        raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
     return read_class_vectors(path, class_names[:num_classes])
 
 
@@ -92,7 +92,7 @@ def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]
     """Class vectors of the classes' names, in d dimensions."""
     vectors = _words(path, num_classes, class_names)
     if vectors.shape[1] < dim:
-        problem = f"{path} has vectors of {vectors.shape[1]} numbers, {dim} are needed"
+        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but {dim} is needed"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
     try:
         return torch.from_numpy(word_prototypes(vectors, dim))
@@ -107,11 +107,11 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
         problem = "contains no checkpoint" if checkpoint is None else "has no learned class vectors"
-        raise CheckpointError(str(run), problem, "Give the --out of a `labelkit train softmax`.")
+        raise CheckpointError(str(run), problem, "Pass the --out of a `labelkit train softmax` run.")
     return found
 
 
-_FORM = "In each line write a class name (_ for a space) and its numbers, with blanks between them."
+_FORM = "In each line write a class name (_ for a space) and its numbers, separated by blanks."
 _SHOWN = 5
 
 

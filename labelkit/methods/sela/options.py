@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
 from labelkit.options.backbone import FreezeOptions
-from labelkit.options.base import option, with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
-_LABELS: JsonDict = {"panel": "Self-labelling"}
-_PASS: JsonDict = {"panel": "Label pass"}
-_SOLVER: JsonDict = {"panel": "Solver"}
-_VIEWS: JsonDict = {"panel": "Views"}
-_ROTATION: JsonDict = {"panel": "Second stage"}
+_TRUTH = panel("Labels", preset=False)
+_LABELS = panel("Self-labelling")
+_PASS = panel("Label pass")
+_SOLVER = panel("Solver")
+_VIEWS = panel("Views")
+_ROTATION = panel("Second stage")
 
 
 class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
@@ -36,77 +36,53 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     }
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
 
-    labels: Path | None = Field(
+    labels: Path | None = _TRUTH(
         None,
-        description="Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
+        "Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
         "or a result from `labelkit label`: its name, or OTHER.h5.results/NAME.h5 if it belongs to another store. "
         "Default: the labels of the store or the images.",
-        json_schema_extra=option("Labels", preset=False),
     )
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
 
-    num_heads: int = Field(10, ge=1, description="Number of clustering heads.", json_schema_extra=_LABELS)
-    num_clusters: tuple[int, ...] = Field(
-        (3000,), description="Number of clusters per head, or one number for all heads.", json_schema_extra=_LABELS
-    )
-    lam: float = Field(
+    num_heads: int = _LABELS(10, "Number of clustering heads.", ge=1)
+    num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
+    lam: float = _LABELS(
         25.0,
+        "Weight of the assignment's cost relative to its entropy (lambda in the paper); a good value "
+        "depends on the scale of the logits.",
         gt=0,
-        description="Weight of the assignment against its entropy (lambda); a good value depends on the scale of the "
-        "logits.",
-        json_schema_extra=_LABELS,
     )
-    prior: str = Field(
+    prior: str = _LABELS(
         "uniform",
-        description="Fractions of images per cluster: uniform, zipf:A (the y-th proportional to y^-A), or a "
-        "file of numbers (.npy or text). Larger fractions go to the clusters that are larger at the first "
-        "optimization.",
-        json_schema_extra=_LABELS,
+        "Fractions of images per cluster: uniform, zipf:A (the y-th proportional to y^-A), or a file of numbers (.npy "
+        "or text). Larger fractions go to the clusters that are larger at the first optimization.",
     )
-    num_optimizations: int = Field(
-        100, ge=1, description="Number of label optimizations during training.", json_schema_extra=_LABELS
-    )
-    optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
+    num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
+    optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
         "quadratic",
-        description="When to optimize labels: at even intervals, or more often at the start; official-*: at the times "
+        "When to optimize labels: at even intervals, or more often at the start; official-*: at the times "
         "used in the published code.",
-        json_schema_extra=_LABELS,
     )
-    refresh: Literal["all", "one"] = Field(
-        "all",
-        description="Heads to update in an optimization: all, or one at a time, in turn.",
-        json_schema_extra=_LABELS,
+    refresh: Literal["all", "one"] = _LABELS(
+        "all", "Heads to update in an optimization: all, or one at a time, in turn."
     )
 
-    label_pass: Literal["clean", "official"] = Field(
+    label_pass: Literal["clean", "official"] = _PASS(
         "clean",
-        description="How to run the network on all images before labels are optimized. clean: without augmentation "
+        "How to run the network on all images before labels are optimized. clean: without augmentation "
         "and dropout; official: as in training, updating running statistics (published code).",
-        json_schema_extra=_PASS,
     )
-    solver_tolerance: float = Field(
-        1e-4, gt=0, description="Convergence tolerance of the solver.", json_schema_extra=_SOLVER
-    )
-    solver_max_iterations: int = Field(
-        500, ge=1, description="Maximum iterations of the solver.", json_schema_extra=_SOLVER
+    solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
+    solver_max_iterations: int = _SOLVER(500, "Maximum iterations of the solver.", ge=1)
+
+    augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
+        "imagenet", "Training augmentation: a recipe from the published code, or digits."
     )
 
-    augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
-        "imagenet",
-        description="Training augmentation: a recipe from the published code, or digits.",
-        json_schema_extra=_VIEWS,
-    )
-
-    labels_from: Path | None = Field(
-        None,
-        description="Train a new network on the final labels of this run, which stay fixed.",
-        json_schema_extra=_ROTATION,
-    )
-    rotation: bool = Field(
-        False,
-        description="Also learn to predict the rotation of an image (0, 90, 180, 270 degrees) with a separate head.",
-        json_schema_extra=_ROTATION,
+    labels_from: Path | None = _ROTATION(None, "Train a new network on the final labels of this run, which stay fixed.")
+    rotation: bool = _ROTATION(
+        False, "Also learn to predict the rotation of an image (0, 90, 180, 270 degrees) with a separate head."
     )
 
     @model_validator(mode="after")
@@ -119,7 +95,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
             try:
                 exponent = float(self.prior.removeprefix("zipf:"))
             except ValueError as error:
-                raise ValueError(f"prior {self.prior}: zipf: needs a number") from error
+                raise ValueError(f"prior {self.prior}: zipf: needs a number, such as zipf:1") from error
             if not 0 <= exponent < float("inf"):
                 raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
         return self

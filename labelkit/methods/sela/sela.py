@@ -38,12 +38,11 @@ from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
     SolveRecord,
-    SolverSettings,
     optimization_times,
     take_labels,
     times_until,
 )
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -70,7 +69,7 @@ class SeLa(Method[SeLaConfig]):
             raise ConfigError(
                 "--num-clusters",
                 f"{max(clusters)} clusters for {data.num_samples} images",
-                "Lower it.",
+                "Lower the number.",
             )
         self.network = MultiHeadNetwork(
             config.backbone,
@@ -83,7 +82,6 @@ class SeLa(Method[SeLaConfig]):
         self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
-        self._settings = SolverSettings(config.lam, config.solver_tolerance, config.solver_max_iterations)
         self._records: list[SolveRecord] = []
         self._warned: set[tuple[int, str]] = set()
 
@@ -161,7 +159,7 @@ class SeLa(Method[SeLaConfig]):
         """
         if self.config.rotation:
             raise ConfigError(
-                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Leave out one of them."
+                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Remove one of the two."
             )
         return self.network.backbone.reuse_frozen()
 
@@ -171,7 +169,9 @@ class SeLa(Method[SeLaConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images and of the clusterings."""
-        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
+        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
+        known = inputs.rows, inputs.truth, inputs.held_out
+        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""
@@ -194,10 +194,10 @@ class SeLa(Method[SeLaConfig]):
         features, rows = state.visit(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
-            record = self.labels.renew(head, features, rows, layer, self._settings, state)
+            record = self.labels.renew(head, features, rows, layer, self.config, state)
             self._records.append(record)
             state.log("labels", record.to_dict())
-            for kind, warning in record.warnings(self._settings).items():
+            for kind, warning in record.warnings(self.config.solver_tolerance).items():
                 if (head, kind) not in self._warned:  # the log has every one
                     self._warned.add((head, kind))
                     state.warn(f"warning: {warning}")
@@ -224,7 +224,7 @@ def _read_numbers(path: Path) -> NDArray[np.float64]:
     Raises:
         DatasetError: it cannot be read, or holds something else.
     """
-    remedy = "Give a .npy file of one dimension, or a text file of numbers."
+    remedy = "Pass a one-dimensional .npy file, or a text file of numbers."
     try:
         content = read_bytes(path)
         if path.suffix != ".npy":

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.sinkhorn import LinearScores, Reduce, order_prior, solve
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.methods.sela.options import SeLaConfig
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import TrainState
@@ -30,15 +31,6 @@ from labelkit.training.run_dir import read_split
 DEAD_RANGE = 1e-6
 SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class SolverSettings:
-    """Settings of the solver that optimizes labels, ``labelkit.algorithms.sinkhorn.solve``."""
-
-    lam: float
-    tolerance: float = 1e-4
-    max_iterations: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +64,8 @@ class SolveRecord:
         """Return the values by name, for the log."""
         return {name: value for name, value in asdict(self).items()}
 
-    def warnings(self, settings: SolverSettings) -> dict[str, str]:
-        """Return warnings about the solution by subject."""
+    def warnings(self, tolerance: float) -> dict[str, str]:
+        """Return warnings about the solution by subject, given the marginal error that was asked for."""
         found = {}
         if self.dead:
             found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
@@ -86,7 +78,7 @@ class SolveRecord:
             found["far"] = f"labels of head {self.head} are far from balance ({reached}): lower --lam"
         elif not self.converged:
             found["not converged"] = (
-                f"labels of head {self.head}: {reached}, asked for {settings.tolerance:g}; they are used as they are"
+                f"labels of head {self.head}: {reached}, asked for {tolerance:g}; they are used as they are"
             )
         return found
 
@@ -214,7 +206,7 @@ class SelfLabels(nn.Module):
         features: Tensor,
         rows: NDArray[np.int64],
         layer: nn.Module,
-        settings: SolverSettings,
+        config: SeLaConfig,
         state: TrainState,
     ) -> SolveRecord:
         """Optimize the labels of one head.
@@ -224,7 +216,7 @@ class SelfLabels(nn.Module):
             features: (m, d) float of the rows that this process visited.
             rows: (m,) their numbers; over all processes each readable row once.
             layer: its ``Linear``, to (k,) logits.
-            settings: of the solver.
+            config: options of the solver.
             state: speaks to the other processes.
         """
         weight, bias = layer.weight, layer.bias
@@ -232,17 +224,17 @@ class SelfLabels(nn.Module):
         assert isinstance(bias, Tensor)
         weight, bias = weight.float(), bias.float()
         features = features.to(weight.device) if len(features) else weight.new_zeros((0, weight.shape[1]))
-        low, high, shares = _look(features, weight, bias, settings.lam, state.combine)
+        low, high, shares = _look(features, weight, bias, config.lam, state.combine)
         prior = self.prior(head)
         if int(self.num_solves[head]) == 0:
             prior.copy_(order_prior(prior, shares))
         scores = LinearScores(features, weight, bias)
         result = solve(
             scores,
-            settings.lam,
+            config.lam,
             prior=prior,
-            tol=settings.tolerance,
-            max_iterations=settings.max_iterations,
+            tol=config.solver_tolerance,
+            max_iterations=config.solver_max_iterations,
             initial=self.potentials(head),
             reduce=state.combine,
         )
@@ -312,8 +304,6 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
         raise CheckpointError(str(source), "has no pseudo-labels", "Pass the --out of a `labelkit train sela` run.")
     saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
-        raise CheckpointMismatch(
-            str(source), "was trained on other images", "Give the data options that it was trained with."
-        )
+        raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
     inputs.say(f"labels are those of {checkpoint.folder}, and stay as they are")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
-from labelkit.options.base import with_default
+from labelkit.options.base import panel, with_default
 from labelkit.options.representation import RepresentationTrainConfig
 
-_LOSS: JsonDict = {"panel": "Loss"}
-_MODEL: JsonDict = {"panel": "Model"}
-_VIEWS: JsonDict = {"panel": "Views"}
+_OPTIMIZATION = panel("Optimization")
+_LOSS = panel("Loss")
+_MODEL = panel("Model")
+_VIEWS = panel("Views")
 
 _PROJECTORS = {
     "simclr": (512, 128),
@@ -32,89 +32,57 @@ class SiameseConfig(RepresentationTrainConfig):
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 800)
     batch_size: int = with_default(RepresentationTrainConfig, "batch_size", 512)
     lr: float = with_default(RepresentationTrainConfig, "lr", 0.06)
-    weight_decay: float = Field(
-        5e-4, ge=0, description="Weight decay of all parameters.", json_schema_extra={"panel": "Optimization"}
-    )
+    weight_decay: float = _OPTIMIZATION(5e-4, "Weight decay of all parameters.", ge=0)
     lr_final_ratio: float = with_default(RepresentationTrainConfig, "lr_final_ratio", 0.0)
 
-    loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = Field(
+    loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = _LOSS(
         "simclr",
-        description="simclr: each view must find the other view in the batch; moco: each view must find the other "
-        "view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: the views correlate "
-        "dimension by dimension; simsiam: each view predicts the other.",
-        json_schema_extra=_LOSS,
+        "Loss on the two views. simclr: each view must find the other view in the batch; moco: each view "
+        "must find the other view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: "
+        "the views correlate dimension by dimension; simsiam: each view predicts the other.",
     )
-    temperature: float = Field(
-        0.5,
-        gt=0,
-        description="Softmax temperature for simclr and moco (published: 0.07 for MoCo, 0.2 for MoCo v2).",
-        json_schema_extra=_LOSS,
+    temperature: float = _LOSS(
+        0.5, "Softmax temperature for simclr and moco (published: 0.07 for MoCo, 0.2 for MoCo v2).", gt=0
     )
-    redundancy_weight: float = Field(
-        0.005,
-        ge=0,
-        description="Weight of correlations between different dimensions (barlow-twins).",
-        json_schema_extra=_LOSS,
-    )
-    loss_scale: float = Field(
+    redundancy_weight: float = _LOSS(0.005, "Weight of correlations between different dimensions (barlow-twins).", ge=0)
+    loss_scale: float = _LOSS(
         0.024,
-        gt=0,
-        description="Factor applied to the Barlow Twins loss, a sum over all pairs of dimensions (default: as in the "
+        "Factor applied to the Barlow Twins loss, a sum over all pairs of dimensions (default: as in the "
         "published code).",
-        json_schema_extra={**_LOSS, "before": 1.0},
+        gt=0,
+        before=1.0,
     )
-    queue_size: int = Field(4096, ge=1, description="Queue size in images (moco).", json_schema_extra=_LOSS)
-    ema_decay: float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="EMA decay of the momentum network (moco; published for ImageNet: 0.999).",
-        json_schema_extra=_LOSS,
+    queue_size: int = _LOSS(4096, "Queue size in images (moco).", ge=1)
+    ema_decay: float = _LOSS(
+        0.99, "EMA decay of the momentum network (moco; published for ImageNet: 0.999).", ge=0, lt=1
     )
 
-    projector_dims: tuple[int, ...] | None = Field(
+    projector_dims: tuple[int, ...] | None = _MODEL(
         None,
-        min_length=1,
-        description="Width of each layer of the projector; default: 512,128 for simclr and moco, 2048,2048,2048 "
+        "Width of each layer of the projector; default: 512,128 for simclr and moco, 2048,2048,2048 "
         "for barlow-twins, 2048,2048 for simsiam.",
-        json_schema_extra=_MODEL,
+        min_length=1,
     )
-    predictor_dim: int = Field(
-        512, ge=1, description="Hidden width of the predictor (simsiam).", json_schema_extra=_MODEL
-    )
+    predictor_dim: int = _MODEL(512, "Hidden width of the predictor (simsiam).", ge=1)
 
-    augmentation: Literal["crops", "digits"] = Field(
+    augmentation: Literal["crops", "digits"] = _VIEWS(
         "crops",
-        description="crops: random crop, flip, color jitter, grayscale and blur, as set by the options below; "
-        "digits: shift, rotation and zoom.",
-        json_schema_extra=_VIEWS,
+        "Training augmentation. crops: random crop, flip, color jitter, grayscale and blur, as set by the "
+        "options below; digits: shift, rotation and zoom.",
     )
-    crop: Literal["independent", "same", "none"] = Field(
+    crop: Literal["independent", "same", "none"] = _VIEWS(
         "independent",
-        description="Crop for each view: a separate crop per view, the first view's crop for both, or the whole image.",
-        json_schema_extra=_VIEWS,
+        "Crop for each view: a separate crop per view, the first view's crop for both, or the whole image.",
     )
-    crop_scale: tuple[float, float] = Field(
-        (0.08, 1.0), description="Range of area fractions for crops.", json_schema_extra=_VIEWS
+    crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of area fractions for crops.")
+    flip_prob: float = _VIEWS(
+        0.5, "Probability of a horizontal flip, in data sets where a flip keeps the class.", ge=0, le=1
     )
-    flip_prob: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Probability of a horizontal flip, in data sets where a flip keeps the class.",
-        json_schema_extra=_VIEWS,
+    jitter_prob: float = _VIEWS(
+        0.8, "Probability of color jitter: 0.4 of brightness, contrast and saturation, 0.1 of hue.", ge=0, le=1
     )
-    jitter_prob: float = Field(
-        0.8,
-        ge=0,
-        le=1,
-        description="Probability of color jitter: 0.4 of brightness, contrast and saturation, 0.1 of hue.",
-        json_schema_extra=_VIEWS,
-    )
-    gray_prob: float = Field(
-        0.2, ge=0, le=1, description="Probability of grayscale conversion.", json_schema_extra=_VIEWS
-    )
-    blur_prob: float = Field(0.5, ge=0, le=1, description="Probability of Gaussian blur.", json_schema_extra=_VIEWS)
+    gray_prob: float = _VIEWS(0.2, "Probability of grayscale conversion.", ge=0, le=1)
+    blur_prob: float = _VIEWS(0.5, "Probability of Gaussian blur.", ge=0, le=1)
 
     @model_validator(mode="after")
     def _check_views(self) -> SiameseConfig:
@@ -126,7 +94,7 @@ class SiameseConfig(RepresentationTrainConfig):
         if self.augmentation == "digits":
             for name in _OF_CROPS:
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} goes with augmentation crops, not digits")
+                    raise ValueError(f"{name} requires augmentation crops, not digits")
         return self
 
     @property

@@ -191,7 +191,9 @@ class Siamese(Method[SiameseConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of features on held-out images."""
-        return RepresentationMonitor.from_inputs(inputs, self.config, num_classes=len(self.data.class_names))
+        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
+        known = inputs.rows, inputs.truth, inputs.held_out
+        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
         """Return the view of the image center, or of the whole image if it is small."""

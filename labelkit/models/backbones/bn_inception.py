@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelkit.models.backbones.staged_network import PooledNetwork
+from labelkit.models.backbones.staged_network import InputScale, PooledNetwork
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-#: blue, green, red of Caffe's images, on a scale of 255
+#: blue, green, red of Caffe's images, which come in this order, on a scale of 255
 _CAFFE_MEAN = (104.0, 117.0, 128.0)
 
 
@@ -52,19 +52,6 @@ _BLOCKS = {
     "inception5a": _Block(352, (192, 320), (160, 224), 128),
     "inception5b": _Block(352, (192, 320), (192, 224), 128, largest=True),
 }
-
-
-class _CaffeInput(nn.Module):
-    """Convert ImageNet-normalized color or gray images to what Caffe weights expect: BGR on a scale of 255."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the Caffe weights."""
-        channels = reversed(images.expand(-1, 3, -1, -1).unbind(1))
-        scaled = [
-            channel[:, None] * (255 * std) + (255 * mean - offset)
-            for channel, mean, std, offset in zip(channels, _MEAN[::-1], _STD[::-1], _CAFFE_MEAN, strict=True)
-        ]
-        return torch.cat(scaled, 1)
 
 
 class _Conv(nn.Sequential):
@@ -127,7 +114,8 @@ class BNInceptionBody(PooledNetwork):
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
-        self.caffe_input = _CaffeInput()
+        scales = [(i, 255 * _STD[i], 255 * _MEAN[i] - _CAFFE_MEAN[2 - i]) for i in (2, 1, 0)]
+        self.caffe_input = InputScale(scales)
         self.conv1 = _Conv(3, 64, 7, 2)
         self.maxpool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.conv2 = _Conv(64, 64)

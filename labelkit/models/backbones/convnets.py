@@ -11,11 +11,11 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm as normalize_weight
 from torchvision.models import GoogLeNet
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.bn_inception import BNInceptionBody
-from labelkit.models.backbones.convnet13 import MIN_SIDE, convnet13
 from labelkit.models.backbones.resnet import (
     ResidualNetwork,
     Shortcut,
@@ -27,7 +27,7 @@ from labelkit.models.backbones.resnet import (
     resnet50,
     shake_resnet26,
 )
-from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
+from labelkit.models.backbones.staged_network import InputScale, PooledNetwork, StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
 # Departures: convolutions have no biases (the TensorFlow code keeps them). The first block of groups 2 and 3 normalizes
@@ -84,14 +84,7 @@ def wide_resnet(
         stem: channels of the stem; 16 in the literature, 8 for small demonstrations.
         momentum: of all running statistics.
         in_channels: of the images.
-
-    Raises:
-        ValueError: no such depth, or a width below 1.
     """
-    if depth < 10 or (depth - 4) % 6:
-        raise ValueError(f"depth is {depth}, must be 6 m + 4, at least 10")
-    if widen < 1 or stem < 1:
-        raise ValueError(f"widen {widen} and stem {stem} must be positive")
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
     block = partial(WideBlock, activate_shortcut=False, momentum=momentum)
@@ -100,6 +93,66 @@ def wide_resnet(
     groups[2] += [nn.BatchNorm2d(widths[2], momentum=momentum), nn.LeakyReLU(LEAK)]
     stages = {f"group{number}": nn.Sequential(*group) for number, group in enumerate(groups, start=1)}
     return StagedNetwork({"stem": first, **stages}, widths[2])
+
+
+# Sources: ``CuriousAI/mean-teacher:tensorflow`` (mean-only batch normalization), ``benathi/fastswa-semi-sup`` (weight
+# normalization and ordinary batch normalization).
+# Departure: batch normalization alone by default; with it the gain of weight normalization is redundant.
+
+_MIN_SIDE = 12
+
+
+class _Unit(nn.Module):
+    """Convolution, batch normalization, leaky ReLU."""
+
+    def __init__(self, in_channels: int, channels: int, kernel: int, padding: int, weight_norm: bool) -> None:
+        super().__init__()
+        conv = nn.Conv2d(in_channels, channels, kernel, padding=padding)
+        self.conv: nn.Module = normalize_weight(conv) if weight_norm else conv
+        self.bn = nn.BatchNorm2d(channels)
+        self.act = nn.LeakyReLU(LEAK)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Apply convolution, batch norm and leaky ReLU: (b, c, h, w) to (b, channels, h', w')."""
+        out: Tensor = self.act(self.bn(self.conv(maps)))
+        return out
+
+
+def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
+    """Build ConvNet-13, the 13-layer network of the semi-supervised literature.
+
+    It has 3,122,560 parameters without classifier at width 128. Three convolutions of ``width`` filters, pool, dropout;
+    three of ``2 width``, pool, dropout; then 3x3 without padding of ``4 width``, 1x1 of ``2 width``, 1x1 of ``width``;
+    average over positions. Half is dropped, as under Mean Teacher; MixMatch, which brings its own noise, drops nothing
+    (``set_dropout``).
+
+    Args:
+        width: f; 128 in the literature, 16 or 32 on a CPU.
+        weight_norm: weight normalization of every convolution, beside batch normalization.
+        in_channels: of the images, which need 12 pixels at least.
+    """
+
+    def units(*layers: tuple[int, int, int, int]) -> list[nn.Module]:
+        return [_Unit(before, after, kernel, padding, weight_norm) for before, after, kernel, padding in layers]
+
+    same = [(width, width, 3, 1)] * 2
+    double = [(2 * width, 2 * width, 3, 1)] * 2
+    stages = {
+        "stage1": nn.Sequential(*units((in_channels, width, 3, 1), *same), nn.MaxPool2d(2), nn.Dropout(0.5)),
+        "stage2": nn.Sequential(*units((width, 2 * width, 3, 1), *double), nn.MaxPool2d(2), nn.Dropout(0.5)),
+        "stage3": nn.Sequential(
+            *units((2 * width, 4 * width, 3, 0), (4 * width, 2 * width, 1, 0), (2 * width, width, 1, 0))
+        ),
+    }
+    return StagedNetwork(stages, width)
+
+
+def set_dropout(module: nn.Module, share: float) -> int:
+    """Set the rate of every dropout layer inside a module and return the number of such layers."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Dropout)]
+    for layer in layers:
+        layer.p = share
+    return len(layers)
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -250,8 +303,8 @@ def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
 
 def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
     def build(size: int, channels: int) -> nn.Module:
-        if size < MIN_SIDE:
-            remedy = f"Use at least {MIN_SIDE}."
+        if size < _MIN_SIDE:
+            remedy = f"Use at least {_MIN_SIDE}."
             raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 
@@ -333,19 +386,6 @@ CONVNETS: dict[str, ConvNet] = {
 }
 
 
-class _PublishedInput(nn.Module):
-    """Convert ImageNet-normalized color or gray images to the range [-1, 1] that the published weights expect."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the published weights."""
-        channels = images.expand(-1, 3, -1, -1).unbind(1)
-        scaled = [
-            channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
-            for channel, mean, std in zip(channels, _IMAGENET_MEAN, _IMAGENET_STD, strict=True)
-        ]
-        return torch.cat(scaled, 1)
-
-
 class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
     """GoogLeNet up to the global average pool, without its classifiers.
 
@@ -362,7 +402,8 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__(aux_logits=False, transform_input=True, init_weights=True)
-        self.published_input = _PublishedInput()
+        moments = enumerate(zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True))
+        self.published_input = InputScale([(i, std / 0.5, (mean - 0.5) / 0.5) for i, (mean, std) in moments])
         self.num_features = 1024
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import ReusablePart
+from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.weights.files import fingerprint
 
 _CONTAINERS = ("stages", "blocks", "layers", "features")
@@ -26,7 +26,7 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenStages(ReusablePart):
+class FrozenStages:
     """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
 
     Attributes:
@@ -55,6 +55,17 @@ class FrozenStages(ReusablePart):
         """Return a digest of the weights of the frozen modules, 64 hexadecimal digits."""
         starts = tuple(f"{name}." for name in self.names)
         return fingerprint({name: tensor for name, tensor in net.state_dict().items() if name.startswith(starts)})
+
+
+ReusablePart = FrozenPart | FrozenStages
+"""Frozen part of a network whose outputs are computed once per view and cached in place of images."""
+
+
+def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+    """Return the shape of the cached output of one image, found by a forward pass."""
+    device = next(net.parameters()).device
+    blank = torch.zeros((1, channels, image_size, image_size), device=device)
+    return tuple(part.keep(net, blank, view).shape[1:])
 
 
 def stage_names(net: nn.Module) -> list[str]:
@@ -87,7 +98,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     stages = stage_names(net)
     if count > len(stages):
         listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "shows no stages"
-        remedy = f"Give {len(stages)} at most." if stages else "Leave it out, or choose another --backbone."
+        remedy = f"Pass at most {len(stages)}." if stages else "Remove --freeze-stages, or choose another --backbone."
         raise ConfigError(f"--freeze-stages {count}", f"{name} {listed}", remedy)
     container = stages[0].rpartition(".")[0]
     units = [child for child, _ in net.named_children() if child != container]
@@ -99,8 +110,8 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     finally:
         net.train(was_training)
     if found is None:
-        problem = f"{name} cannot be cut after {stages[count - 1]}: what follows needs more than the maps that leave it"
-        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or leave it out.")
+        problem = f"{name} cannot be cut after {stages[count - 1]}: later layers need more than its feature maps"
+        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or 0 stages.")
     for part in found.names:
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():
@@ -131,7 +142,7 @@ def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
         for name, module in net.get_submodule(part).named_modules():
             if isinstance(module, _BatchNorm) and module.running_mean is None:
                 problem = f"{part}.{name} normalizes with the statistics of each batch"
-                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
 
 
 class _Left(Exception):  # noqa: N818 - no error: a way out of a pass

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ class Backbone(nn.Module):
             ConfigError: no stage is frozen, or one gives something else at each pass.
         """
         if self.frozen is None:
-            problem = "every stage is trained, so that nothing can be computed once and kept"
-            raise ConfigError("--reuse-frozen", problem, "Give --freeze-stages, or leave it out.")
+            problem = "every stage is trained, so there is no frozen part to cache"
+            raise ConfigError("--reuse-frozen", problem, "Pass --freeze-stages, or remove --reuse-frozen.")
         check_stages_repeat(self.net, self.frozen.names)
         self._reuses = True
         return self.frozen
@@ -215,7 +216,7 @@ class Backbone(nn.Module):
         Raises:
             CheckpointError: they do not fit; nothing was changed.
         """
-        convert = _Converter(self.net, self.info.in_channels) if translate else None
+        convert = partial(_convert, net=self.net) if translate else None
         return map_weights(state, self.net, where=where, convert=convert)
 
 
@@ -284,44 +285,26 @@ def list_backbones(pattern: str | None = None) -> list[str]:
 def _build_own(
     name: str, image_size: int | None, in_channels: int, options: Mapping[str, Any]
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    facts: dict[str, Any]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     if name in CONVNETS:
-        return _build_convnet(name, image_size, in_channels)
-    if name not in SMALL_VITS:
+        shape, url = CONVNETS[name], CONVNETS[name].url
+        size = image_size or shape.image_size
+        net = shape.build(size, in_channels)
+        facts = {"feature_dim": shape.feature_dim, "pooling": shape.pooling, "crop_pct": shape.crop_pct}
+        mean, std = shape.mean, shape.std
+    elif name in SMALL_VITS:
+        vit, url = SMALL_VITS[name], ""
+        size = image_size or vit.image_size
+        _check_patches(name, size, vit.patch_size)
+        net = build_small_vit(name, image_size=size, in_channels=in_channels, **options)
+        facts = {"feature_dim": vit.embed_dim, "pooling": "token", "num_prefix_tokens": 1, "depth": vit.depth}
+        mean = std = (0.5, 0.5, 0.5)
+    else:
         return None
-    shape = SMALL_VITS[name]
-    size = image_size or shape.image_size
-    _check_patches(name, size, shape.patch_size)
-    net = build_small_vit(name, image_size=size, in_channels=in_channels, **options)
-    info = BackboneInfo(
-        name=name,
-        feature_dim=shape.embed_dim,
-        image_size=size,
-        in_channels=in_channels,
-        mean=(0.5,) * in_channels,
-        std=(0.5,) * in_channels,
-        pooling="token",
-        num_prefix_tokens=1,
-        depth=shape.depth,
-    )
-    return net, info, {}
-
-
-def _build_convnet(
-    name: str, image_size: int | None, in_channels: int
-) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
-    shape = CONVNETS[name]
-    size = image_size or shape.image_size
-    info = BackboneInfo(
-        name=name,
-        feature_dim=shape.feature_dim,
-        image_size=size,
-        in_channels=in_channels,
-        mean=_per_channel(shape.mean, in_channels),
-        std=_per_channel(shape.std, in_channels),
-        pooling=shape.pooling,
-        crop_pct=shape.crop_pct,
-    )
-    return shape.build(size, in_channels), info, {"url": shape.url}
+    mean, std = _per_channel(mean, in_channels), _per_channel(std, in_channels)
+    return net, BackboneInfo(name, image_size=size, in_channels=in_channels, mean=mean, std=std, **facts), {"url": url}
 
 
 def _build_timm(
@@ -398,7 +381,7 @@ def _check_name(name: str) -> None:
 
 def _check_patches(name: str, image_size: int, patch_size: int) -> None:
     if image_size % patch_size:
-        problem = f"{image_size} pixels are no multiple of the patches of {name} ({patch_size} pixels)"
+        problem = f"{image_size} pixels are not a multiple of the patch size of {name} ({patch_size} pixels)"
         raise ConfigError("image_size", problem, f"Try {max(image_size // patch_size, 1) * patch_size}.")
 
 
@@ -409,35 +392,24 @@ def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ..
     return (sum(values) / len(values),) * in_channels
 
 
-class _Converter:
-    """Fits weights of another layout, image size or number of channels, as timm does for its own."""
+def _convert(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """Return weights of another layout, image size or number of channels for a network, as far as timm knows how."""
+    import inspect
 
-    def __init__(self, net: nn.Module, in_channels: int) -> None:
-        self.net = net
-        cfg = getattr(net, "pretrained_cfg", None) or {}
-        self.first_convs = cfg.get("first_conv") or "patch_embed.proj"
-        self.in_channels = in_channels
+    from timm.models import adapt_input_conv
 
-    def __call__(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state in the names and shapes of the network, as far as timm knows how."""
-        import inspect
-
-        from timm.models import adapt_input_conv
-
-        is_efficient = hasattr(self.net, "conv_stem")  # the class of EfficientNets and MobileNets
-        if is_efficient and "_conv_stem.weight" in state:
-            state = from_efficientnet_pytorch(state, self.net)
-        elif is_efficient and is_torchvision_mobilenet(state):
-            state = from_torchvision_mobilenet(state, self.net)
-        filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
-        if filter_fn is not None:
-            options = {}
-            if "adapt_layer_scale" in inspect.signature(filter_fn).parameters:
-                options["adapt_layer_scale"] = True
-            state = dict(filter_fn(state, self.net, **options))
-        convs = [self.first_convs] if isinstance(self.first_convs, str) else list(self.first_convs)
-        target = self.net.state_dict()
-        for name in (f"{conv}.weight" for conv in convs):
-            if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
-                state[name] = adapt_input_conv(self.in_channels, state[name])
-        return state
+    is_efficient = hasattr(net, "conv_stem")  # the class of EfficientNets and MobileNets
+    if is_efficient and "_conv_stem.weight" in state:
+        state = from_efficientnet_pytorch(state, net)
+    elif is_efficient and is_torchvision_mobilenet(state):
+        state = from_torchvision_mobilenet(state, net)
+    filter_fn = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
+    if filter_fn is not None:
+        options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(filter_fn).parameters else {}
+        state = dict(filter_fn(state, net, **options))
+    convs = (getattr(net, "pretrained_cfg", None) or {}).get("first_conv") or "patch_embed.proj"
+    target = net.state_dict()
+    for name in (f"{conv}.weight" for conv in ([convs] if isinstance(convs, str) else convs)):
+        if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
+            state[name] = adapt_input_conv(1, state[name])
+    return state

@@ -303,12 +303,7 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     Args:
         width: channels of the first stage; doubled twice, so features have four times as many.
         in_channels: of the images, whose sides must be multiples of 4.
-
-    Raises:
-        ValueError: a width that is not positive and even.
     """
-    if width < 2 or width % 2:
-        raise ValueError(f"width is {width}, must be even and positive")
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
     blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
     stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}

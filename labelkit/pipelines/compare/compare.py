@@ -38,8 +38,8 @@ from labelkit.pipelines.compare.runs import (
 )
 from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
-from labelkit.store.commit import commit_json
-from labelkit.store.parts import hold_lock, translate_os_errors
+from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.parts import hold_lock
 
 _ABOUT = "comparison.json"
 _PIXELS = "pixels"
@@ -130,7 +130,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     trained = [row for row in rows if row.name in names]
     if not any(row.runs for row in trained):
         reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
-        raise InputError("compare", f"no run finished ({reasons})", "Fix this, or raise --budget.")
+        raise InputError("compare", f"no run finished ({reasons})", "Fix these problems, or raise --budget.")
     return SimpleResult(values, made, _tables(config, data, images, rows))
 
 
@@ -154,7 +154,7 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another set.")
+        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another data set.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         raise DatasetError(
@@ -189,7 +189,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
             # a lock alone is of a comparison that was stopped at its very start
             if there - {"lock"} and _ABOUT not in there:
-                raise ConfigError("--keep", f"{config.keep} contains something else", "Pass a new folder.")
+                raise ConfigError("--keep", f"{config.keep} is not the folder of a comparison", "Choose a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(hold_lock(config.keep))
         if about.exists():
@@ -200,12 +200,12 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
                 if then.get(name) != now[name]
             ]
             if differing:
-                problem = f"{config.keep} holds runs with {', '.join(differing)}"
-                raise ConfigError("--keep", problem, "Give the same options, or another folder.")
+                problem = f"{config.keep} contains runs with {', '.join(differing)}"
+                raise ConfigError("--keep", problem, "Pass the same options, or choose another folder.")
         else:
             commit_json(about, now)
         for name in _chosen(config.methods):
-            remedy = f"Remove {name}-s* and {name}.* there, or give another folder."
+            remedy = f"Remove {name}-s* and {name}.* from this folder, or choose another folder."
             check_same_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
 

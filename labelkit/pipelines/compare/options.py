@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
 
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.shared import DatasetOptions, DeviceOption, ListingOptions, OverwriteOption
 
-_DATA: JsonDict = {"panel": "Data"}
-_RUN: JsonDict = {"panel": "Run"}
-_OUTPUT: JsonDict = option("Output", preset=False)
+_DATA = panel("Data")
+_RUN = panel("Run")
+_OUTPUT = panel("Output", preset=False)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -30,69 +29,44 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     budget: str = Field(
         "10m",
-        description="Training time per run: 90s, 10m or 2h. A run that would take longer gets fewer epochs or steps "
-        "and shorter schedules, never longer ones than its preset.",
+        description="Training time per run, such as 90s, 10m or 2h. A run that would take longer gets fewer epochs or "
+        "steps and shorter schedules, never longer ones than its preset.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
 
-    dataset: str = Field(
-        "digits",
-        description="A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels.",
-        json_schema_extra=_DATA,
+    dataset: str = _DATA(
+        "digits", "A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels."
     )
-    holdout: float = Field(
-        0.25,
-        gt=0,
-        lt=1,
-        description="Without a test split: fraction of each class held out for evaluation.",
-        json_schema_extra=_DATA,
+    holdout: float = _DATA(
+        0.25, "Fraction of each class held out for evaluation if the data set has no test split.", gt=0, lt=1
     )
-    max_per_class: int | None = Field(
-        None, ge=1, description="Maximum images per class in each split.", json_schema_extra=_DATA
+    max_per_class: int | None = _DATA(None, "Maximum images per class in each split.", ge=1)
+    labels_per_class: int = _DATA(4, "Labels per class for few-label methods, drawn again for each seed.", ge=1)
+    num_old_classes: int | None = _DATA(
+        None, "Number of labeled classes for discovery methods; default: the data set's definition, else half.", ge=1
     )
-    labels_per_class: int = Field(
-        4,
-        ge=1,
-        description="Labels per class for few-label methods, drawn again for each seed.",
-        json_schema_extra=_DATA,
-    )
-    num_old_classes: int | None = Field(
+    old_classes: tuple[str, ...] | None = _DATA(
         None,
-        ge=1,
-        description="Number of labeled classes for discovery methods; default: the data set's definition, else half.",
-        json_schema_extra=_DATA,
-    )
-    old_classes: tuple[str, ...] | None = Field(
-        None,
-        description="Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, numbers "
+        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, numbers "
         "from 0, or a file NAME.txt with one per line.",
-        json_schema_extra=_DATA,
     )
-    label_ratio: float = Field(
+    label_ratio: float = _DATA(
         0.5,
+        "Fraction of the labeled classes' images that get a label, drawn from all these images together.",
         gt=0,
         le=1,
-        description="Fraction of the labeled classes' images that get a label, drawn from all these images together.",
-        json_schema_extra=_DATA,
     )
-    split_seed: int = Field(
-        0,
-        ge=0,
-        description="Random seed for --holdout and for the labels of discovery methods.",
-        json_schema_extra=_DATA,
-    )
+    split_seed: int = _DATA(0, "Random seed for --holdout and for the labels of discovery methods.", ge=0)
     neighbors: int = Field(10, ge=1, description="Number of neighbors of the kNN evaluation.")
 
-    keep: Path | None = Field(
+    keep: Path | None = _OUTPUT(
         None,
-        description="Keep runs, stores and scores in this folder; the same command continues from there. Default: a "
+        "Keep runs, stores and scores in this folder; the same command continues from there. Default: a "
         "temporary folder.",
-        json_schema_extra={**_OUTPUT, "makes": "folder"},
+        makes="folder",
     )
-    out: Path | None = Field(
-        None, description="Also write the result as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
-    )
-    threads: int = Field(1, ge=1, description="CPU threads per run.", json_schema_extra=_RUN)
+    out: Path | None = _OUTPUT(None, "Also write the result as JSON.", makes="json")
+    threads: int = _RUN(1, "CPU threads per run.", ge=1)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}
@@ -109,9 +83,9 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     @model_validator(mode="after")
     def _one_choice_of_old_classes(self) -> CompareConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes exclude each other")
+            raise ValueError("old_classes and num_old_classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes names no class")
+            raise ValueError("old_classes contains no class")
         return self
 
     @property

@@ -288,7 +288,7 @@ def stored_record(path: Path) -> dict[str, Any]:
     try:
         return read_object(path)
     except (OSError, ValueError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", "Delete it; it will be recreated.") from error
+        raise InputError(str(path), f"cannot be read: {error}", "Delete the file; it will be recreated.") from error
 
 
 def run_process(
@@ -327,7 +327,7 @@ def run_process(
                     process.kill()
                     process.wait()
     if not in_time:
-        raise RunFailed(f"not done after {limit:.0f} s, so it was stopped")
+        raise RunFailed(f"did not finish within {limit:.0f} s, so it was stopped")
     return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
 
 

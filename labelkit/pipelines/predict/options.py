@@ -7,11 +7,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+_ANSWERS = panel("Answers", preset=False)
+_ANSWERS_SET = panel("Answers")
+_LABELS = panel("Labels", preset=False)
+_MODEL = panel("Model", preset=False)
+_PHOTOS = panel("Photos")
+_OUTPUT = panel("Output")
+_OUTPUT_ONLY = panel("Output", preset=False)
 
 
 class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption):
@@ -26,73 +35,56 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         "standard input, one per line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
-    from_: Path = Field(
-        ...,
-        description="Folder that `labelkit start` made, or a store with a result from `labelkit discover answer`.",
-        json_schema_extra=option("Answers", preset=False),
+    from_: Path = _ANSWERS(
+        ..., "Folder that `labelkit start` made, or a store with a result from `labelkit discover answer`."
     )
-    result: str | None = Field(
+    result: str | None = _ANSWERS(
         None,
-        pattern=RESULT_NAME,
-        description="Result in the store to predict with: predictions from `discover answer`, or groups. Default: the "
-        "newest predictions.",
-        json_schema_extra=option("Answers", preset=False),
-    )
-    min_confidence: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Confidence below which a photo is unsure, in [0, 1]. Default: the value used for the stored "
+        "Result in the store to predict with: predictions from `discover answer`, or groups. Default: the newest "
         "predictions.",
-        json_schema_extra=option("Answers"),
+        pattern=RESULT_NAME,
     )
-    labels: Path | None = Field(
+    min_confidence: float | None = _ANSWERS_SET(
         None,
-        description="CSV with true labels of the new photos, used only to report accuracy.",
-        json_schema_extra=option("Labels", preset=False),
-    )
-    checkpoint: Path | None = Field(
-        None,
-        description="Run folder or weights file that the store was embedded with. Default: its last known location.",
-        json_schema_extra=option("Model", preset=False),
-    )
-    max_bad: float = Field(
-        0.01,
+        "Confidence below which a photo is unsure, in [0, 1]. Default: the value used for the stored predictions.",
         ge=0,
         le=1,
-        description="Maximum fraction of unreadable photos, which are listed and skipped. If more are unreadable, the "
-        "command exits with code 3 after predicting the readable photos.",
-        json_schema_extra=option("Photos"),
     )
-    format: Literal["table", "csv", "jsonl"] | None = Field(
+    labels: Path | None = _LABELS(None, "CSV with true labels of the new photos, used only to report accuracy.")
+    checkpoint: Path | None = _MODEL(
+        None, "Run folder or weights file that the store was embedded with. Default: its last known location."
+    )
+    max_bad: float = _PHOTOS(
+        0.01,
+        "Maximum fraction of unreadable photos, which are listed and skipped. If more are unreadable, the command "
+        "exits with code 3 after predicting the readable photos.",
+        ge=0,
+        le=1,
+    )
+    format: Literal["table", "csv", "jsonl"] | None = _OUTPUT(
         None,
-        description="Output format: table (on screen only), csv, or jsonl (one JSON object per line). Default: "
-        "table; with --out, jsonl for .jsonl and .ndjson, else csv.",
-        json_schema_extra=option("Output"),
+        "Output format: table (on screen only), csv, or jsonl (one JSON object per line). Default: table; with --out, "
+        "jsonl for .jsonl and .ndjson, else csv.",
     )
-    out: Path | None = Field(
-        None,
-        description="File to write; default: the screen.",
-        json_schema_extra=option("Output", preset=False, makes="answers"),
-    )
+    out: Path | None = _OUTPUT_ONLY(None, "File to write; default: the screen.", makes="answers")
 
     @field_validator("new")
     @classmethod
     def _one_standard_input(cls, new: tuple[Path, ...]) -> tuple[Path, ...]:
         if new.count(Path("-")) > 1:
-            raise ValueError("- can be read once only")
+            raise ValueError("standard input (-) can be listed only once")
         return new
 
     @model_validator(mode="after")
     def _column_of_a_table(self) -> PredictConfig:
         if self.label_column is not None and self.labels is None:
-            raise ValueError("--label-column names a column of --labels FILE")
+            raise ValueError("--label-column requires --labels FILE")
         return self
 
     @model_validator(mode="after")
     def _tables_are_shown(self) -> PredictConfig:
         if self.out is not None and self.format == "table":
-            raise ValueError("--format table is for the screen; --out takes csv or jsonl")
+            raise ValueError("--format table is only for the screen: with --out, pass csv or jsonl")
         return self
 
     @property

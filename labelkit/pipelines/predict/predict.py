@@ -38,39 +38,15 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
-@dataclass(frozen=True)
-class Source:
-    """Stored result that labels for new photos are predicted from.
-
-    Attributes:
-        store: rows that answers are known for.
-        result: these answers, or groups.
-        rule: for other images.
-        names: of the groups, by number.
-        min_confidence: that the answers were made with; 0 for groups.
-    """
-
-    store: EmbeddingStore
-    result: Result
-    rule: AnswerRule
-    names: list[str]
-    min_confidence: float
-
-    def rows_by_digest(self) -> dict[bytes, int]:
-        """Return the row of each image file by its SHA-256 digest; empty for a store without image files."""
-        if not self.store.has_images:
-            return {}
-        digests = np.ascontiguousarray(self.store.sha256)
-        # of equal files the first row counts
-        return {digests[row].tobytes(): row for row in range(self.store.n - 1, -1, -1)}
-
-
-def open_source(place: Path, result: str | None) -> Source:
+def open_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
     """Open the store and the result that labels for new photos are predicted from.
 
     Args:
         place: folder of ``start``, or a store.
         result: name of answers or groups; ``None``: the newest.
+
+    Returns:
+        the store, its answers or groups, and the rule for other images.
 
     Raises:
         ConfigError: it is neither.
@@ -81,11 +57,10 @@ def open_source(place: Path, result: str | None) -> Source:
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no answers to predict by"
-            raise StoreError(str(path), problem, f"Make some: `labelkit discover answer --index {path}`.")
+            problem = "has no predictions from which new images could be predicted"
+            raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
-    rule = _rule(store, found)
-    return Source(store, found, rule, group_names(found), float(found.params.get("min_confidence", 0.0)))
+    return store, found, _rule(store, found)
 
 
 def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
@@ -94,7 +69,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     Raises:
         ConfigError: it is no such folder, or nothing is finished in it.
     """
-    remedy = "Give a folder that `labelkit start` made, or a store (NAME.h5)."
+    remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
     last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
@@ -112,11 +87,11 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was made by a labelkit that kept no rule for new images"
-            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+            problem = "was made by a version of labelkit that stored no rule for predicting new images"
+            raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         if "rule_threshold" in result.arrays:
-            problem = "was made with --coverage, a rule that labelkit has no more"
-            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+            problem = "was made with --coverage, which labelkit no longer supports"
+            raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
@@ -182,24 +157,26 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
             "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
         )
     with preload_embedding(len(photos), config.checkpoint, config.device):
-        source = open_source(config.from_, config.result)
-        min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
-        asked = [rows_of_other(source.store, path) for path in stores]
+        store, result, rule = open_source(config.from_, config.result)
+        min_confidence = config.min_confidence
+        if min_confidence is None:
+            min_confidence = float(result.params.get("min_confidence", 0.0))  # none of groups
+        asked = [rows_of_other(store, path) for path in stores]
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
             _as_dataset(photos, config.max_pixels),
-            source.store,
+            store,
             checkpoint=config.checkpoint,
             device=config.device,
             where="predict",
         )
         asked.insert(0, found)
-    predictions = [line for queries in asked for line in _answers(source, queries, min_confidence)]
+    predictions = [line for queries in asked for line in _answers(store, result, rule, queries, min_confidence)]
     order = {str(path): place for place, path in enumerate(photos)}
     predictions.sort(key=lambda line: order.get(line.path, len(order)))
     skipped = [entry for queries in asked for entry in queries.skipped]
-    return _result(config, source, predictions, skipped, min_confidence, truth)
+    return _result(config, store, result, predictions, skipped, min_confidence, truth)
 
 
 def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
@@ -230,7 +207,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
                 continue
             names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
             if not names:
-                raise DatasetError(str(entry), "no images", "Pass a folder of photos.")
+                raise DatasetError(str(entry), "contains no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
 
 
@@ -259,26 +236,31 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
     )
 
 
-def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterator[Prediction]:
+def _answers(
+    store: EmbeddingStore, result: Result, rule: AnswerRule, queries: Queries, min_confidence: float
+) -> Iterator[Prediction]:
     """Answer for embedded photos."""
-    stored = read_stored_predictions(source.result, min_confidence)
-    row_of = source.rows_by_digest() if queries.sha256 is not None else {}
+    stored, names = read_stored_predictions(result, min_confidence), group_names(result)
+    row_of: dict[bytes, int] = {}
+    if queries.sha256 is not None and store.has_images:
+        digests = np.ascontiguousarray(store.sha256)
+        # of equal files the first row counts
+        row_of = {digests[row].tobytes(): row for row in range(store.n - 1, -1, -1)}
     for start in range(0, len(queries.names), _BLOCK):
         block = slice(start, start + _BLOCK)
-        found = source.rule.predict(queries.embeddings[block], source.store.embeddings)
+        found = rule.predict(queries.embeddings[block], store.embeddings)
         for place, name in enumerate(queries.names[block]):
             digest = b"" if queries.sha256 is None else queries.sha256[start + place].tobytes()
             row = row_of.get(digest)
             if row is not None and stored.kinds[row] != "left out":
-                note = f"same file as {source.store.sample_ids[row]}"
+                note = f"same file as {store.sample_ids[row]}"
                 yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
                 continue
-            kind = "new" if source.rule.class_of_group[found.named[place]] < 0 else "known"
+            kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
             # no confidence at all, as of groups, is not a small one
             if found.confidence[place] < min_confidence:
                 kind = "unsure"
-            label = source.names[int(found.named[place])]
-            yield Prediction(name, label, kind, _number(found.confidence[place]), "")
+            yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
 
 
 def _number(confidence: float) -> float | None:
@@ -287,7 +269,8 @@ def _number(confidence: float) -> float | None:
 
 def _result(
     config: PredictConfig,
-    source: Source,
+    store: EmbeddingStore,
+    result: Result,
     predictions: list[Prediction],
     skipped: list[tuple[str, str]],
     min_confidence: float,
@@ -297,17 +280,21 @@ def _result(
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
         "from": config.from_,
-        "store": source.store.path,
-        "result": source.result.name,
+        "store": store.path,
+        "result": result.name,
         "min_confidence": min_confidence,
         "counts": {kind: counts[kind] for kind in ("given", "known", "new", "unsure")},
         "images": [asdict(line) for line in predictions],
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
     if truth:
-        values["judged"] = _judged(source, predictions, truth)
-    table = Table("", COLUMNS, [line.texts() for line in predictions])
-    text = {"csv": _csv, "jsonl": _json_lines}.get(config.output_format, lambda lines: "")(predictions)
+        values["judged"] = _judged(result, predictions, truth)
+    rows = [line.texts() for line in predictions]
+    table, text = Table("", COLUMNS, rows), ""
+    if config.output_format == "csv":
+        text = csv_text(COLUMNS, rows)
+    elif config.output_format == "jsonl":
+        text = "".join(json.dumps(asdict(line)) + "\n" for line in predictions)
     made: tuple[Path, ...] = ()
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
@@ -317,11 +304,10 @@ def _result(
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
-def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
+def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
     """Compare answers with given labels, say in a message how many are right, and return the numbers."""
-    new = new_groups(source.result)
-    known = {name for name, is_new in zip(source.names, new, strict=True) if not is_new}
-    unnamed = {name for name, is_new in zip(source.names, new, strict=True) if is_new}
+    names = np.array(group_names(result), dtype=object)
+    known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
     mine = [line for line in predictions if line.path in truth and truth[line.path] in known]
     others = [line for line in predictions if line.path in truth and truth[line.path] not in known]
     sure = [line for line in mine if line.kind != "unsure"]
@@ -336,13 +322,13 @@ def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]
     said = []
     if mine:
         said.append(
-            f"of {len(mine)} photos with a label {counts['right']} are named right "
+            f"of {len(mine)} photos with a label, {counts['right']} are predicted correctly "
             f"({percent(counts['right'] / len(mine))} %)"
         )
-        said.append(f"of the {len(sure)} that are answered, {counts['answered_right']}")
+        said.append(f"of the {len(sure)} of these that are not unsure, {counts['answered_right']} are correct")
     if others:
         inside = counts["of_new_classes_in_new_groups"]
-        said.append(f"of {len(others)} whose class has no name here, {inside} are in groups without a name")
+        said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
     current_progress().message("; ".join(said))
     return counts
 
@@ -354,12 +340,4 @@ def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
     more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
     problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
-    return DatasetError("photos", problem, "Repair or remove them, or raise --max-bad.")
-
-
-def _csv(predictions: list[Prediction]) -> str:
-    return csv_text(COLUMNS, (line.texts() for line in predictions))
-
-
-def _json_lines(predictions: list[Prediction]) -> str:
-    return "".join(json.dumps(asdict(line)) + "\n" for line in predictions)
+    return DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")

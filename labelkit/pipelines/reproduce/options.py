@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import StageConfig, panel
 
-_WHAT = option("Selection", preset=False)
-_RUN = option("Run", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_WHAT = panel("Selection", preset=False)
+_RUN = panel("Run", preset=False)
 
 
 class ReproduceConfig(StageConfig):
@@ -23,39 +24,21 @@ class ReproduceConfig(StageConfig):
         description="Name of a table (`labelkit list tables`), or a YAML file like the files in presets/tables.",
         json_schema_extra={"positional": True},
     )
-    all: bool = Field(False, description="Reproduce all tables.", json_schema_extra=_WHAT)
-    row: tuple[str, ...] | None = Field(
-        None,
-        description="Rows of the table to reproduce; a unique part of the name suffices.",
-        json_schema_extra=_WHAT,
+    all: bool = _WHAT(False, "Reproduce all tables.")
+    row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of each name suffices.")
+    seeds: int = _RUN(3, "Number of seeds per row: 0, 1, ...", ge=1, le=100)
+    data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
+    device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, cuda:N.")
+    num_workers: int | None = _RUN(
+        None, "Number of worker processes that decode images; default: the row's setting.", ge=0, le=256
     )
-    seeds: int = Field(3, ge=1, le=100, description="Number of seeds per row: 0, 1, ...", json_schema_extra=_RUN)
-    data_root: Path = Field(Path("data"), description="Folder with the named data sets.", json_schema_extra=_RUN)
-    device: str = Field(
-        "auto", description="Device to run networks on: auto, cpu, cuda, cuda:N.", json_schema_extra=_RUN
-    )
-    num_workers: int | None = Field(
-        None,
-        ge=0,
-        le=256,
-        description="Number of worker processes that decode images; default: the row's setting.",
-        json_schema_extra=_RUN,
-    )
-    dry_run: bool = Field(
-        False,
-        description="Show what would run and which data are missing, without writing anything.",
-        json_schema_extra=_RUN,
-    )
-    out: Path = Field(
-        Path("reproduced"),
-        description="Output folder; finished parts are not run again.",
-        json_schema_extra=option("Output", preset=False, makes="folder"),
-    )
+    dry_run: bool = _RUN(False, "Show what would run and which data are missing, without writing anything.")
+    out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts are not run again.", makes="folder")
 
     @model_validator(mode="after")
     def _one_or_all(self) -> ReproduceConfig:
         if self.all == (self.table is not None):
             raise ValueError("name a table, or pass --all")
         if self.all and self.row is not None:
-            raise ValueError("--row goes with one table, not with --all")
+            raise ValueError("--row requires a single table and cannot be combined with --all")
         return self

@@ -69,19 +69,19 @@ class _File(BaseModel):
             raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
         for row in self.rows:
             if row.against is not None and (row.against not in names or row.against == row.name):
-                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is no other row")
+                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is not another row")
         numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
         if max(numbers, default=0) > len(self.commands):
-            raise ValueError(f"values of command {max(numbers)}, there are {len(self.commands)}")
+            raise ValueError(f"values refer to command {max(numbers)}, but there are only {len(self.commands)}")
         if strange := self.units.keys() - self.values.keys():
-            raise ValueError(f"units of {sorted(strange)}, which values does not name")
+            raise ValueError(f"units are set for {sorted(strange)}, which are not in values")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
         for row in self.rows:
             given = set(row.model_extra or {})
             if given != wanted:
-                raise ValueError(f"row {row.name!r} sets {sorted(given)}, the commands want {sorted(wanted)}")
+                raise ValueError(f"row {row.name!r} sets {sorted(given)}, but the commands need {sorted(wanted)}")
             if not (published_values(row, self.values).keys() <= self.values.keys()):
-                raise ValueError(f"row {row.name!r} has numbers that values does not name")
+                raise ValueError(f"row {row.name!r} has numbers that are not in values")
         return self
 
 
@@ -196,7 +196,7 @@ def read_table(name: str) -> PublishedTable:
             place = ".".join(str(part) for part in first["loc"])
             fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            "reproduce", f"{path} is not a table: {fault}", "Compare it with those in presets/tables."
+            "reproduce", f"{path} is not a table: {fault}", "Compare this file with the files in presets/tables."
         ) from error
     rows = tuple(_row(row, file) for row in file.rows)
     return PublishedTable(

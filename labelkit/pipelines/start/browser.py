@@ -64,7 +64,7 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
         asking.run_command(*again)
         last = Record.read(folder).rounds[-1]
         if last["store"] != store.name:
-            raise ValueError("photos were added, changed or removed: end this with Ctrl-C, and start again")
+            raise ValueError("photos were added, changed or removed: stop with Ctrl-C, and run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
     Record.read(folder).note(_STEP, "", {}, [], noted)

@@ -130,13 +130,14 @@ def collect_labels(
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[WrittenLabel] = set()
     for path in labels:
-        table = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=_is_in(path, folder))
-        take(path, table.written)
-        newest |= set(table.written)
+        is_own = path.resolve().parent == folder.resolve()
+        fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
+        take(path, written)
+        newest |= set(written)
         # of two tables the last one counts
-        again = {place_of.get(label.path) for label in table.written}
+        again = {place_of.get(label.path) for label in written}
         placed = {place: one for place, one in placed.items() if place not in again}
-        placed |= {place: (text, path) for place, text in table.placed.items()}
+        placed |= {place: (text, path) for place, text in fresh.items()}
     fresh_paths = {label.path for written in filled for label in written}
     noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
     files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
@@ -161,11 +162,11 @@ def collect_labels(
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new ones are used")
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
     for name, count, near in _slips(known):
         progress.warning(
-            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the same, replace it in "
-            f"{class_table.get(name, folder / GIVEN)} and run again"
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace {name!r} "
+            f"in {class_table.get(name, folder / GIVEN)} and run again"
         )
     return KnownLabels(
         known,
@@ -198,9 +199,9 @@ def _without_old(
     if stale:
         table, given = told
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} ignored, of photos that have since been corrected, deleted or renamed; "
-            "the labels are recorded, so you can leave out --labels; if they are right for the photos that now have "
-            f"these names, add them to {given}"
+            f"{table}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "
+            "labels are already recorded, so you can leave out --labels. If they are right for the photos that now "
+            f"have these names, add them to {given}"
         )
     return {place: text for place, text in placed.items() if place not in stale}
 
@@ -212,8 +213,8 @@ def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> N
         progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
     if waiting := [label for label in followed.away if label not in known_away]:
         progress.warning(
-            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): {folder / AWAY} keeps them until the "
-            "photos return"
+            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): the labels are kept in {folder / AWAY} "
+            "until the photos return"
         )
     if followed.edited:
         progress.warning(
@@ -232,18 +233,6 @@ def _names(labels: Sequence[WrittenLabel]) -> str:
     return ", ".join(label.path for label in labels[:_SHOWN]) + more
 
 
-def _is_in(table: Path, folder: Path) -> bool:
-    return table.resolve().parent == folder.resolve()
-
-
-@dataclass(frozen=True)
-class _UserTable:
-    """What a CSV of the user says: labels by place, and labels of the files that were at a path in an earlier call."""
-
-    placed: dict[int, str]
-    written: list[WrittenLabel]
-
-
 def _read_user_table(
     labels: Path,
     label_column: str | None,
@@ -252,8 +241,8 @@ def _read_user_table(
     left: Mapping[str, Set[str]],
     *,
     is_own: bool,
-) -> _UserTable:
-    """Read the table of ``--labels``.
+) -> tuple[dict[int, str], list[WrittenLabel]]:
+    """Read the table of ``--labels``: labels by place, and labels of the files that were at a path in an earlier call.
 
     A table that ``start`` made, or one that tells files, is of the photos of that time. In others a path is that of the
     photo that is there now; one that is there no more is that of the photo which was there last, unless its label was
@@ -271,7 +260,7 @@ def _read_user_table(
         were = find_paths(unknown, former, table=labels, root=dataset.root)
         gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.places.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
-    return _UserTable(match_label_paths(labels, texts, images) if texts else {}, told)
+    return match_label_paths(labels, texts, images) if texts else {}, told
 
 
 @dataclass(frozen=True)
@@ -355,9 +344,7 @@ class OwnTables:
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
-            told = (
-                f"{path} is not as a call wrote it and is kept as {other}; pass lines that you corrected with --labels"
-            )
+            told = f"{path} was edited and is kept as {other}; pass lines that you corrected with --labels"
             current_progress().warning(told)
         return True
 

@@ -7,8 +7,12 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.shared import LabelColumnOption, ListingOptions, NewClassesOption
+
+_LABELS = panel("Labels", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_RUN = panel("Run")
 
 
 class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
@@ -19,22 +23,13 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     photos: Path = Field(
         ..., description="Folder of photos, searched recursively.", json_schema_extra={"positional": True}
     )
-    labels: tuple[Path, ...] | None = Field(
+    labels: tuple[Path, ...] | None = _LABELS(
         None,
-        description="CSV with columns path,label for some photos; repeatable. Labels of earlier calls and those "
-        "entered in next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
-        json_schema_extra=option("Labels", preset=False),
+        "CSV with columns path,label for some photos; repeatable. Labels of earlier calls and those entered in "
+        "next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
     )
-    out: Path | None = Field(
-        None,
-        description="Output folder; default: PHOTOS-labeled.",
-        json_schema_extra=option("Output", preset=False, makes="folder"),
-    )
-    other_photos: bool = Field(
-        False,
-        description="Continue in --out although more than half of its earlier photos are missing.",
-        json_schema_extra=option("Output", preset=False),
-    )
+    out: Path | None = _OUTPUT(None, "Output folder; default: PHOTOS-labeled.", makes="folder")
+    other_photos: bool = _OUTPUT(False, "Continue in --out although more than half of its earlier photos are missing.")
     backbone: str = Field(
         "auto",
         description="Network that embeds the photos: a backbone name, or several joined as A+B; published weights are "
@@ -48,21 +43,16 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
         description="Number of photos that next.csv suggests to label next.",
         json_schema_extra={"short": "-n"},
     )
-    serve: bool = Field(
+    serve: bool = _LABELS(
         False,
-        description='After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, '
-        "update all tables. Needs starlette and uvicorn.",
-        json_schema_extra=option("Labels", preset=False),
+        'After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, update all '
+        "tables. Needs starlette and uvicorn.",
     )
-    seed: int = Field(0, ge=0, description="Random seed for all steps.", json_schema_extra=option("Run"))
-    dry_run: bool = Field(
-        False,
-        description="Show the steps and the estimated time without writing anything.",
-        json_schema_extra=option("Run"),
-    )
+    seed: int = _RUN(0, "Random seed for all steps.", ge=0)
+    dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")
 
     @model_validator(mode="after")
     def _column_of_a_table(self) -> StartConfig:
         if self.label_column is not None and not self.labels:
-            raise ValueError("--label-column names a column of --labels FILE")
+            raise ValueError("--label-column requires --labels FILE")
         return self

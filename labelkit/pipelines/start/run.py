@@ -50,8 +50,9 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import hold_lock, translate_os_errors
+from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
 
 REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -169,14 +170,14 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
-        raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
+        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
-        problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
-        raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
+        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
     # without --num-classes, each half of the photos is to show one more than the classes that there are at least
     fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
     if len(labels) < len(dataset) < fewest:
-        problem = f"{len(dataset)} photos are too few to tell classes apart, which takes {fewest}"
+        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are needed"
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
@@ -229,7 +230,7 @@ def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConf
     try:
         return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
     except ValidationError:
-        current_progress().message(f"{answer!r} is not none, some, or a number: it is estimated")
+        current_progress().message(f"{answer!r} is not none, some, or a number, so the number is estimated")
         return config
 
 
@@ -304,8 +305,8 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
     if 2 * left < store.n:
         left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
-        problem = f"{folder} was made of {store.n} photos, of which {config.photos} holds {left}"
-        remedy = "Put new photos beside the others, or choose another --out; --other-photos goes on with these alone."
+        problem = f"{folder} was made from {store.n} photos, of which {config.photos} contains only {left}"
+        remedy = "Add new photos to the earlier ones, choose another --out, or pass --other-photos to use only these."
         raise ConfigError("--out", problem, remedy)
     return left
 
@@ -588,7 +589,7 @@ def _run(config: StageConfig) -> SimpleResult:
         said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
         kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
         if kept != said and isinstance(config, EmbedConfig):
-            kept.append("`--backbone auto` takes the best network that is here, and `--backbone pixels` needs none.")
+            kept.append("`--backbone auto` uses the best network on this machine, and `--backbone pixels` needs none.")
         error.remedy = " ".join(kept)
         raise
     if fault is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +62,14 @@ def write_summary(
     if since is None:
         tables.remove(CHANGED)
     else:
-        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since.changed))
+        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since[0]))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
     found_table = _found_table(told, rows, counts, right)
     sentences = [_classes_sentence(config, told["groups"], rows)]
     if since is not None:
-        sentences.append(_since_sentence(since, changes))
+        sentences.append(_since_sentence(since[1], changes))
     sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
@@ -85,7 +84,7 @@ def write_summary(
         "counts": counts,
         "copies": told["duplicates"]["spare_images"],
         "odd": told["odd"]["odd_images"],
-        "since": None if since is None else since.to_json(),
+        "since": None if since is None else since[1],
         "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
@@ -119,12 +118,9 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
     return rows
 
 
-def _answers(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, str, str]]:
-    """Label, kind and confidence."""
-    return [(row[1], row[2], row[3]) for row in rows]
-
-
-def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str) -> Changes | None:
+def _since(
+    store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
+) -> tuple[list[tuple[str, ...]], dict[str, int]] | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
@@ -132,8 +128,8 @@ def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, r
     except StoreError as error:
         current_progress().warning(f"changes since the last call are not shown: {error}")
         return None
-    since = compare_answers(store, _answers(rows), store_then, _answers(rows_then))
-    return since if since.photos else None
+    changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
+    return (changed, counts) if counts["photos"] else None
 
 
 def _found_table(
@@ -184,15 +180,16 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
-def _since_sentence(since: Changes, changes: Path) -> str:
+def _since_sentence(since: Mapping[str, int], changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since.other_label} of {since.photos} photos now have a different label or "
-        f"guess ({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered "
-        "are unsure."
+        f"Since the last call with answers, {since['other_label']} of {since['photos']} photos now have a different "
+        f"label or guess ({changes}). {since['now_answered']} that were unsure are answered, {since['now_unsure']} "
+        "that were answered are unsure."
     )
-    if since.labeled:
-        photos = "photo" if since.labeled == 1 else "photos"
-        said += f" You labeled {since.labeled} {photos} of known classes: {since.guessed_right} had been guessed right."
+    if since["labeled"]:
+        photos = "photo" if since["labeled"] == 1 else "photos"
+        right = since["guessed_right"]
+        said += f" You labeled {since['labeled']} {photos} of known classes: {right} had been guessed right."
     return said
 
 
@@ -264,43 +261,15 @@ CHANGED = "changed.csv"
 CHANGED_COLUMNS = ("path", "label_before", "kind_before", "label", "kind", "confidence")
 """Of ``changed.csv``: photos whose label or kind is another one; the last three are those of ``labels.csv``."""
 
-Answer = tuple[str, str, str]
+Answer = tuple[str, ...]
 """Label, kind and confidence of a photo."""
 
 _ANSWERED = ("known", "new")
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Changes in the predictions since an earlier call of ``start``.
-
-    Attributes:
-        photos: that were there then and are there now.
-        changed: rows of ``changed.csv``, in the order of the store.
-        other_label: photos with another label than they had, or another guess.
-        now_answered: photos that were unsure and are answered.
-        now_unsure: photos that were answered and are unsure.
-        labeled: photos that got a label since, of a class that had one then.
-        guessed_right: how many of these had it as their answer or guess.
-    """
-
-    photos: int
-    changed: list[tuple[str, ...]]
-    other_label: int
-    now_answered: int
-    now_unsure: int
-    labeled: int
-    guessed_right: int
-
-    def to_json(self) -> dict[str, int]:
-        """Return the numbers of changed predictions by kind of change."""
-        names = ("photos", "other_label", "now_answered", "now_unsure", "labeled", "guessed_right")
-        return {name: getattr(self, name) for name in names}
-
-
 def compare_answers(
     store: EmbeddingStore, answers: Sequence[Answer], store_then: EmbeddingStore, answers_then: Sequence[Answer]
-) -> Changes:
+) -> tuple[list[tuple[str, ...]], dict[str, int]]:
     """Compare the predictions of two calls for photos whose files are identical.
 
     Args:
@@ -308,6 +277,12 @@ def compare_answers(
         answers: of its n rows.
         store_then: of the photos then.
         answers_then: of its m rows.
+
+    Returns:
+        Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
+        another label or guess than they had (``other_label``), were unsure and are answered (``now_answered``), were
+        answered and are unsure (``now_unsure``), and were ``labeled`` since with a class that had labels then; how many
+        of these had been ``guessed_right``.
     """
     digests_then = [digest.tobytes() for digest in store_then.sha256]
     # of copies, the one with the same path; the first of others
@@ -324,12 +299,11 @@ def compare_answers(
         for _, before, now in both
         if now[1] == "given" and before[1] != "given" and now[0] in labeled_then
     ]
-    return Changes(
-        photos=len(both),
-        changed=[(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]],
-        other_label=sum(before[0] != now[0] for _, before, now in both),
-        now_answered=sum(before[1] == "unsure" and now[1] in _ANSWERED for _, before, now in both),
-        now_unsure=sum(before[1] in _ANSWERED and now[1] == "unsure" for _, before, now in both),
-        labeled=len(named),
-        guessed_right=sum(guess == label for guess, label in named),
-    )
+    return [(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]], {
+        "photos": len(both),
+        "other_label": sum(before[0] != now[0] for _, before, now in both),
+        "now_answered": sum(before[1] == "unsure" and now[1] in _ANSWERED for _, before, now in both),
+        "now_unsure": sum(before[1] in _ANSWERED and now[1] == "unsure" for _, before, now in both),
+        "labeled": len(named),
+        "guessed_right": sum(guess == label for guess, label in named),
+    }

@@ -6,8 +6,8 @@ kits: VOC 2007 averages the precision at 11 recalls, later years take the area u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,48 +15,42 @@ from numpy.typing import NDArray
 _IOU = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class Boxes:
-    """Ground-truth or detected boxes of one class in all images.
-
-    Attributes:
-        images: (m,) int64 image of each.
-        boxes: (m, 4) float64 left, top, right, bottom.
-        ignored: (m,) bool: difficult, of true boxes.
-        scores: (m,) float64, of detections.
-    """
-
-    images: NDArray[np.int64]
-    boxes: NDArray[np.float64]
-    ignored: NDArray[np.bool_]
-    scores: NDArray[np.float64]
+# ``image`` and ``label`` by number, ``box`` (4,) left, top, right, bottom; of true boxes ``ignored`` (difficult), of
+# detections ``score``.
+Entry = Mapping[str, Any]
 
 
-def voc_hits(truth: Boxes, found: Boxes) -> tuple[NDArray[np.bool_], int]:
+def voc_hits(truth: Sequence[Entry], found: Sequence[Entry]) -> tuple[NDArray[np.bool_], int]:
     """Match detections to ground-truth boxes, most confident first.
 
     Each detection belongs to the true box of its image that it overlaps most. It is right where the IoU is 0.5 or more
     and no surer one has that box; one that belongs to a difficult box counts for nothing.
 
+    Args:
+        truth: the true boxes of one class in all images.
+        found: the detections of this class.
+
     Returns:
         (k,) whether each detection that counts is right, the surest first; and the number of boxes to be found.
     """
-    order = np.argsort(-found.scores, kind="stable")
-    taken = np.zeros(len(truth.images), dtype=bool)
-    places = {image: np.flatnonzero(truth.images == image) for image in np.unique(truth.images)}
+    places: dict[int, list[int]] = {}
+    for place, entry in enumerate(truth):
+        places.setdefault(entry["image"], []).append(place)
+    boxes = np.array([entry["box"] for entry in truth], dtype=np.float64).reshape(-1, 4)
+    taken: set[int] = set()
     hits: list[bool] = []
-    for detection in order:
-        candidates = places.get(found.images[detection], np.zeros(0, dtype=np.int64))
-        overlaps = iou(found.boxes[detection], truth.boxes[candidates])
+    for detection in sorted(found, key=lambda entry: -entry["score"]):
+        candidates = places.get(detection["image"], [])
+        overlaps = iou(np.asarray(detection["box"], dtype=np.float64), boxes[candidates])
         if not len(overlaps) or overlaps.max() < _IOU:
             hits.append(False)
             continue
         best = candidates[int(overlaps.argmax())]
-        if truth.ignored[best]:
+        if truth[best]["ignored"]:
             continue
-        hits.append(not taken[best])
-        taken[best] = True
-    return np.array(hits, dtype=bool), int((~truth.ignored).sum())
+        hits.append(best not in taken)
+        taken.add(best)
+    return np.array(hits, dtype=bool), sum(not entry["ignored"] for entry in truth)
 
 
 def iou(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -94,21 +88,22 @@ def average_precision(hits: NDArray[np.bool_], wanted: int, *, eleven_points: bo
     return float(np.sum(np.diff(recall, prepend=0.0) * best))
 
 
-def voc_scores(truth: Sequence[Boxes], found: Sequence[Boxes]) -> tuple[dict[str, float], NDArray[np.float64]]:
+def voc_scores(
+    truth: Sequence[Entry], found: Sequence[Entry], num_classes: int
+) -> tuple[dict[str, float], NDArray[np.float64]]:
     """Compute the mean AP over classes by both VOC rules, and the (c,) AP of each class by all points.
 
     Classes without a box that must be found are left out of the means; all NaN without any.
 
     Args:
-        truth: c classes.
-        found: c classes.
+        truth: true boxes of all classes.
+        found: detections.
+        num_classes: c.
     """
-    values = np.array(
-        [
-            [average_precision(*voc_hits(true, detected), eleven_points=rule) for rule in (True, False)]
-            for true, detected in zip(truth, found, strict=True)
-        ]
-    )
+    values = np.empty((num_classes, 2))
+    for label in range(num_classes):
+        hits = voc_hits(*([entry for entry in side if entry["label"] == label] for side in (truth, found)))
+        values[label] = [average_precision(*hits, eleven_points=rule) for rule in (True, False)]
     known = np.isfinite(values[:, 0])
     means = values[known].mean(axis=0) if known.any() else np.full(2, np.nan)
     return {"ap50_11_point": float(means[0]), "ap50": float(means[1])}, values[:, 1]

@@ -37,7 +37,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
     given: Any = net
     forward = getattr(given, "forward_intermediates", None)
     if forward is None:
-        raise no_feature_map(name, "gives no maps of several depths")
+        raise no_feature_map(name, "has no feature maps from several depths")
     if find_patch_embedding(net) is None:
         return list(forward(images, intermediates_only=True))[-LEVELS:]
     depth = len(given.blocks)

@@ -14,79 +14,27 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 
-_BLOCKS = 3
-
-
-class LinearSegmentationHead(nn.Module):
-    """Segmentation head with one linear classifier shared by all patches.
-
-    Args:
-        width: of the features, f.
-        num_classes: c.
-
-    Shape:
-        - features: ``(b, f, rows, cols)`` float.
-        - returns: ``(b, c, rows, cols)``.
-    """
-
-    def __init__(self, width: int, num_classes: int) -> None:
-        super().__init__()
-        self.map = nn.Conv2d(width, num_classes, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the logits (b, c, rows, cols) of features (b, f, rows, cols)."""
-        logits: Tensor = self.map(features)
-        return logits
-
-
-class FCNHead(nn.Module):
-    """Convolutional segmentation head of three upsampling blocks and a linear classifier.
-
-    A block is 1x1, 3x3 and 1x1 convolutions with ReLU, and doubles rows and columns.
-
-    Args:
-        width: of the features, f.
-        num_classes: c.
-        hidden: width of the blocks.
-
-    Shape:
-        - features: ``(b, f, rows, cols)`` float.
-        - returns: ``(b, c, 8 rows, 8 cols)``.
-    """
-
-    def __init__(self, width: int, num_classes: int, hidden: int = 256) -> None:
-        super().__init__()
-        blocks: list[nn.Module] = []
-        for number in range(_BLOCKS):
-            blocks += [
-                nn.Conv2d(hidden if number else width, hidden, 1),
-                nn.ReLU(),
-                nn.Conv2d(hidden, hidden, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(hidden, hidden, 1),
-                nn.ReLU(),
-                nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
-            ]
-        self.blocks = nn.Sequential(*blocks)
-        self.map = nn.Conv2d(hidden, num_classes, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the logits (b, c, 8 rows, 8 cols) of features (b, f, rows, cols)."""
-        logits: Tensor = self.map(self.blocks(features))
-        return logits
+_BLOCKS, _HIDDEN = 3, 256
 
 
 def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
     """Build a segmentation head with weights that depend only on the seed.
 
+    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each of 1x1, 3x3 and
+    1x1 convolutions with ReLU, which doubles rows and columns.
+
     Args:
         kind: ``linear`` or ``fcn``.
-        width: of the features.
+        width: of the features, f.
         num_classes: c.
         seed: of the weights.
+
+    Shape:
+        - features: ``(b, f, rows, cols)`` float.
+        - returns: logits ``(b, c, rows, cols)``; of ``fcn`` ``(b, c, 8 rows, 8 cols)``.
 
     Raises:
         ValueError: no such kind.
@@ -95,14 +43,19 @@ def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) 
         raise ValueError(f"no segmentation head {kind!r}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LinearSegmentationHead(width, num_classes) if kind == "linear" else FCNHead(width, num_classes)
+        blocks: list[nn.Module] = []
+        for number in range(_BLOCKS if kind == "fcn" else 0):
+            for given, kernel in ((_HIDDEN if number else width, 1), (_HIDDEN, 3), (_HIDDEN, 1)):
+                blocks += [nn.Conv2d(given, _HIDDEN, kernel, padding=kernel // 2), nn.ReLU()]
+            blocks.append(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False))
+        return nn.Sequential(*blocks, nn.Conv2d(_HIDDEN if blocks else width, num_classes, 1))
 
 
 HeadKind = Literal["linear", "fcn", "fpn", "upernet"]
 _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
-class Segmenter(InferenceNetwork):
+class Segmenter(nn.Module):
     """Segmentation network: a backbone and a head that return the logits of each pixel as patch features.
 
     Args:
@@ -111,6 +64,9 @@ class Segmenter(InferenceNetwork):
         num_classes: c.
         size: side of the training images.
         seed: of the head's weights.
+
+    Attributes:
+        input_spec: of the network that it was built on.
 
     Raises:
         ConfigError: no backbone in it, or images of a size that it cannot take.
@@ -121,12 +77,12 @@ class Segmenter(InferenceNetwork):
         super().__init__()
         backbone = getattr(inner, "backbone", None)
         if not isinstance(backbone, Backbone):
-            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Leave it out.")
+            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Remove --tune.")
         self.backbone = copy.deepcopy(backbone).requires_grad_(True)
-        self._spec, self._kind = inner.input_spec, kind
+        self.input_spec, self._kind = inner.input_spec, kind
         device = next(self.backbone.parameters()).device
         with torch.no_grad():
-            maps = self._maps(torch.zeros(1, self._spec.channels, size, size, device=device))
+            maps = self._maps(torch.zeros(1, self.input_spec.channels, size, size, device=device))
         widths = [one.shape[1] for one in maps]
         self.sizes: nn.Module | None = None
         if kind not in _OF_LEVELS:
@@ -139,26 +95,6 @@ class Segmenter(InferenceNetwork):
                 self.head = _OF_LEVELS[kind](widths, num_classes)
         self.to(device)
 
-    @property
-    def input_spec(self) -> InputSpec:
-        """Input specification of the network that it was built on."""
-        return self._spec
-
-    @property
-    def embed_dim(self) -> int:
-        """Dimension of the backbone's features."""
-        return self.backbone.info.feature_dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """Names of the backbone, the head and the pooling."""
-        return {"name": self.backbone.info.name, "layer": self._kind, "pooling": self.backbone.info.pooling}
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Compute the backbone's features (b, f) of images."""
-        features: Tensor = self.backbone(images)
-        return features
-
     def patch_features(self, images: Tensor) -> Tensor:
         """Compute the logits of images as patch features, (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
@@ -166,11 +102,11 @@ class Segmenter(InferenceNetwork):
     def logits(self, images: Tensor) -> Tensor:
         """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
         maps = self._maps(images)
-        if self._kind not in _OF_LEVELS:
-            logits: Tensor = self.head(maps[0])
-            return logits
-        levels: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
-        return levels
+        if self._kind in _OF_LEVELS:
+            found: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
+        else:
+            found = self.head(maps[0])
+        return found
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         if self._kind not in _OF_LEVELS:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, free_name, list_results, read_result
 from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, labels_to_learn
 from labelkit.studio.label.browser import BrowsedStore
-from labelkit.studio.label.session import CommittedAction, Session, copy_state
+from labelkit.studio.label.session import Session
 from labelkit.studio.report.groups import describe_groups
 
 _LAST_WORDS = 600
@@ -79,27 +78,6 @@ def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]
     return {"moved": int((before.groups != after.groups).sum()), "groups": lines}
 
 
-@dataclass(frozen=True)
-class RequestState:
-    """State of a request for new predictions.
-
-    Attributes:
-        number: of the question, from 1; 0: none was asked.
-        state: ``idle``, ``running``, ``done`` or ``failed``.
-        step: what runs, or why it failed.
-        changed: what changed, see ``group_changes``.
-    """
-
-    number: int = 0
-    state: str = "idle"
-    step: str = ""
-    changed: dict[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state of a prediction request as JSON for the labeling pages."""
-        return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
-
-
 class BackgroundPredictor:
     """Background job that predicts again from the labels so far, one request at a time.
 
@@ -108,13 +86,18 @@ class BackgroundPredictor:
         browsed: what pages are shown; gets the new confidences.
         predict: returns the new predictions, in place of ``discover categories`` and ``discover answer`` here; runs its
             commands by ``run_command``.
+
+    Attributes:
+        asked: the last request as pages are told of it: its ``number``, from 1 (0: none was asked); its ``state``,
+            ``idle``, ``running``, ``done`` or ``failed``; its ``step``: what runs, or why it failed; what ``changed``,
+            see ``group_changes``.
     """
 
     def __init__(
         self, session: Session, browsed: BrowsedStore, predict: Callable[[BackgroundPredictor], Result] | None = None
     ) -> None:
         self.session, self.browsed, self.predict = session, browsed, predict
-        self.asked = RequestState()
+        self.asked: dict[str, Any] = {"number": 0, "state": "idle", "step": "", "changed": None}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
@@ -126,12 +109,13 @@ class BackgroundPredictor:
             InvalidStep: a question runs, or there is nothing to learn from.
         """
         with self._lock:
-            if self.asked.state == "running":
+            if self.asked["state"] == "running":
                 raise InvalidStep("it is being asked already")
             learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")
-            self.asked = RequestState(self.asked.number + 1, "running", "grouping the images")
+            number = self.asked["number"] + 1
+            self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
         threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
 
     def stop(self) -> None:
@@ -148,9 +132,9 @@ class BackgroundPredictor:
                 with tempfile.TemporaryDirectory() as folder:
                     result = self._answer(Path(folder) / "labels.csv", learned)
             changed = self._take_in(result, by=by, client=client)
-            self.asked = replace(self.asked, state="done", step="", changed=changed)
+            self.asked = {**self.asked, "state": "done", "step": "", "changed": changed}
         except (LabelkitError, OSError, ValueError) as error:
-            self.asked = replace(self.asked, state="failed", step=str(error))
+            self.asked = {**self.asked, "state": "failed", "step": str(error)}
 
     def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
         """Run the commands; return the answers, or the groups if there are too few labels for answers."""
@@ -167,7 +151,7 @@ class BackgroundPredictor:
         counts = np.bincount(learned[learned >= 0])
         if counts.max() < 2:
             return read_result(store, groups)
-        self.asked = replace(self.asked, step="answering")
+        self.asked = {**self.asked, "step": "answering"}
         self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
         return read_result(store, answer)
 
@@ -200,14 +184,11 @@ class BackgroundPredictor:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
         if made is None:
             raise ValueError(f"{result.name} puts no image into a group")
-        before = self.session.read(copy_state)
+        before, _, _ = self.session.snapshot()
         names = [group.name for group in made.groups]
         done = self.session.act_on(
             "ask again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
         )
         self.browsed.grouping = made
-        return {**group_changes(before, self.session.read(copy_state)), "result": result.name, "round": _round(done)}
-
-
-def _round(done: CommittedAction | None) -> int:
-    return 0 if done is None else done.round
+        after, _, _ = self.session.snapshot()
+        return {**group_changes(before, after), "result": result.name, "round": 0 if done is None else done.round}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -24,9 +23,9 @@ from labelkit.studio.label.rounds import add_labels, initial_labels
 from labelkit.studio.label.session import CommittedAction, Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images
-from labelkit.studio.report.page import encode_array, encode_expected
-from labelkit.studio.report.thumbnails import COLUMNS, Pictures
-from labelkit.studio.report.work import likely_groups, start_work, suggested_images, work_data
+from labelkit.studio.report.page import encode_array, page_data
+from labelkit.studio.report.thumbnails import Pictures
+from labelkit.studio.report.work import likely_groups, suggested_images, work_data
 
 #: longer side in pixels
 THUMBNAIL, LARGE = 160, 1280
@@ -58,47 +57,36 @@ class BrowsedStore:
         """Return the data that the labeling page's script loads, in the format of a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
-        grouping = self.grouping
-        nothing = np.full(n, -1)
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
         scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
         choices = likely_groups(self.images.features, work.groups, len(work.group_names))
-        start = start_work(self.store, self.images, grouping, choices)
-        return {
-            "n": n,
-            "names": self.images.names,
-            "classes": [],
-            "splits": [],
-            "groups": [{"name": name, "known": name in session.known_groups} for name in work.group_names],
-            "measure": "" if grouping is None else grouping.measure,
-            "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[self.store.metric],
-            "neighbors": 0,
-            "scoreRange": [0.0, 1.0],
-            "side": THUMBNAIL,
-            "tilesPerSheet": 1,
-            "tilesPerRow": COLUMNS,
-            "work": {**work_data(start), "mode": "server", "state": _state(work, log, last_round), "note": self.note},
-            "columns": {
-                "group": encode_array(work.groups, "<i4"),
-                "runnerUp": encode_array(nothing, "<i4"),
-                "confidence": encode_array(np.full(n, np.nan) if grouping is None else grouping.confidence, "<f4"),
-                "expected": encode_expected(grouping),
-                "label": encode_array(nothing, "<i4"),
-                "usable": encode_array(np.zeros(n), "|u1"),
-                "split": encode_array(nothing, "<i2"),
-                "point": encode_array(self.places, "<u2"),
-                "tile": encode_array(nothing if self.note else np.arange(n), "<i4"),
-                "tileSize": encode_array(np.maximum(1, np.rint(sizes * scale)), "|u1"),
-                "neighbor": "",
-                "score": "",
-                "choice": encode_array(start.choices, "<i2"),
-            },
+        begun = work_data(self.store, self.images, self.grouping, choices)
+        nothing = np.full(n, -1)
+        columns = {
+            "group": work.groups,
+            "runnerUp": nothing,
+            "point": self.places,
+            "tile": nothing if self.note else np.arange(n),
+            "tileSize": np.maximum(1, np.rint(sizes * scale)),
+            "choice": choices,
         }
+        return page_data(
+            self.images,
+            self.grouping,
+            self.store.metric,
+            columns,
+            groups=[{"name": name, "known": name in session.known_groups} for name in work.group_names],
+            side=THUMBNAIL,
+            tilesPerSheet=1,
+            work={**begun, "mode": "server", "state": _state(work, log, last_round), "note": self.note},
+        )
 
     def suggested(self, session: Session) -> list[list[Any]]:
         """Return [row, reason] of the images to label next, the most useful first."""
         work, _, _ = session.snapshot()
-        given = _learned(work, self.images, session.name)
+        # an image that only has the name of its group may be suggested
+        learned, truth = labels_to_learn(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
+        given = UsableLabels(learned, truth, tuple(work.classes), session.name, {})
         found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
         return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
@@ -138,20 +126,9 @@ class BrowsedStore:
         found = self.pictures.read(row, side)
         if isinstance(found, str):
             return found
-        return encode_webp(found)
-
-
-def encode_webp(picture: Image.Image) -> bytes:
-    """Encode an image as lossy WebP."""
-    buffer = io.BytesIO()
-    picture.save(buffer, format="WEBP", quality=80, method=2)
-    return buffer.getvalue()
-
-
-def _learned(work: LabelingState, images: ShownImages, where: str) -> UsableLabels:
-    """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
-    learned = labels_to_learn(work, images.features)
-    return UsableLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+        buffer = io.BytesIO()
+        found.save(buffer, format="WEBP", quality=80, method=2)
+        return buffer.getvalue()
 
 
 def _state(work: LabelingState, log: list[CommittedAction], last_round: int) -> dict[str, Any]:
@@ -187,14 +164,9 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
         note = str(error)
         current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
-        places = place_images(images.features, "pca", 0)
-    return BrowsedStore(store, images, grouping, _pictures(store, source), note, places.points)
-
-
-def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
-    place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
-    rows = np.array([place.get(name, -1) for name in store.sample_ids], dtype=np.int64)
-    return Pictures(source, rows, np.asarray(store.sha256))
+        places, _ = place_images(images.features, "pca", 0)
+    pictures = Pictures.of_store(source, store, images.rows)
+    return BrowsedStore(store, images, grouping, pictures, note, places)
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
@@ -212,7 +184,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     name = config.result or (None if begins else _newest_session(store, there))
     if name is not None and name in there and not config.overwrite:
         if begins:
-            raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
+            raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
         session = restore_session(store, read_result(store, name))
         current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
         return session
@@ -233,13 +205,18 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         "labels_before": int((begun.labels >= 0).sum()),
         "known": [] if grouping is None else [group.name for group in grouping.groups if group.new is False],
     }
-    return Session.begin(store, name, begun.labels, begun.class_names, begun.rounds, groups, names, params, begun.round)
+    work = LabelingState(
+        classes=list(begun.class_names),
+        hand=begun.labels.copy(),
+        rejected=np.zeros(store.n, dtype=np.bool_),
+        groups=groups,
+        group_names=names,
+        named=[-1] * len(names),
+    )
+    return Session(store, name, work, begun.rounds, params, first_round=begun.round)
 
 
 def _newest_session(store: EmbeddingStore, names: list[str]) -> str | None:
-    numbered = [(int(name.removeprefix("labels-")), name) for name in names if _is_numbered(name)]
-    return next((name for _, name in sorted(numbered, reverse=True) if is_session(read_result(store, name))), None)
-
-
-def _is_numbered(name: str) -> bool:
-    return name.startswith("labels-") and name.removeprefix("labels-").isdecimal()
+    numbered = [name for name in names if re.fullmatch(r"labels-\d+", name)]
+    newest_first = sorted(numbered, key=lambda name: int(name.removeprefix("labels-")), reverse=True)
+    return next((name for name in newest_first if is_session(read_result(store, name))), None)

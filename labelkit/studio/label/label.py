@@ -6,14 +6,16 @@ import contextlib
 import importlib.util
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.label_files import LABELS_KIND
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escaped_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
 from labelkit.progress import current_progress
@@ -59,17 +61,10 @@ def label_images(config: LabelConfig) -> SimpleResult:
         path = _write(config, store, name, final, {**params, "changed": told["conflicts"]})
         made.append(path)
         values |= {"result": name, "path": path, **told}
-        tables.append(_summary(told))
-        tables += _conflict_tables(told)
-    counts = np.bincount(final.labels[final.labels >= 0], minlength=len(final.class_names))
-    values["classes"] = [
-        {"class": name, "images": int(count)} for name, count in zip(final.class_names, counts, strict=True) if count
-    ]
-    values |= {"labels": int(counts.sum()), "rows": store.n}
-    cells: list[list[Cell]] = [
-        [name, int(count)] for name, count in zip(final.class_names, counts, strict=True) if count
-    ]
-    tables.append(Table("labels of each class", ["class", "images"], cells))
+        tables += _told_tables(told)
+    counts, table = _class_counts(final.labels, final.class_names)
+    values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
+    tables.append(table)
     if config.csv is not None:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)
@@ -107,22 +102,24 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
         raise
 
 
-def _summary(told: dict[str, object]) -> Table:
-    conflicts = told["conflicts"]
-    assert isinstance(conflicts, list)
+def _told_tables(told: dict[str, Any]) -> list[Table]:
+    """What was added, and the images that had another label."""
     columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
-    row: list[Cell] = [*(int(str(told[key])) for key in ("round", "labels_before", "added", "confirmed"))]
-    return Table("labels", columns, [[*row, len(conflicts), str(told["by"]) or None]])
+    row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
+    tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
+    if told["conflicts"]:
+        kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label stays"
+        rows = [list(one.values()) for one in told["conflicts"]]
+        tables.append(Table(f"another label than before: {kept}", ["path", "old", "new"], rows))
+    return tables
 
 
-def _conflict_tables(told: dict[str, object]) -> list[Table]:
-    conflicts = told["conflicts"]
-    assert isinstance(conflicts, list)
-    if not conflicts:
-        return []
-    kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label stays"
-    rows: list[list[Cell]] = [[one["path"], one["old"], one["new"]] for one in conflicts]
-    return [Table(f"another label than before: {kept}", ["path", "old", "new"], rows)]
+def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list[dict[str, object]], Table]:
+    """How many images have a label of each class that has some, for programs and people."""
+    counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
+    cells = [[name, count] for name, count in zip(names, counts, strict=True) if count]
+    values: list[dict[str, object]] = [{"class": name, "images": count} for name, count in cells]
+    return values, Table("labels of each class", ["class", "images"], cells)
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
@@ -133,12 +130,12 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     """
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Leave out --csv.")
+        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
     if missing:
-        problem = f"{len(missing)} of {store.n} images of {store.path} are not there, first: {missing[0]}"
+        problem = f"{len(missing)} of {store.n} images of {store.path} are missing, first: {missing[0]}"
         raise DatasetError(str(root), problem, "Pass --dataset (and --data-root).")
     has_splits = store.splits is not None and bool(store.split_names)
     lines, unwritable = [], 0
@@ -155,7 +152,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
             line.append(store.split_names[split] if split >= 0 else "")
         lines.append(line)
     if unwritable:
-        current_progress().warning(f"{path}: {unwritable} images left out, whose names are not valid text")
+        current_progress().warning(f"{path}: {unwritable} images are left out: their names are not valid text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
@@ -167,8 +164,8 @@ def check_server() -> None:
     """
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
-            problem = f"needs Starlette and uvicorn, and {name} is not installed"
-            raise ConfigError("--serve", problem, "pip install starlette uvicorn.")
+            problem = f"needs Starlette and uvicorn, but {name} is not installed"
+            raise ConfigError("--serve", problem, "Run `pip install starlette uvicorn`.")
 
 
 def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
@@ -247,28 +244,23 @@ def _hold(held: contextlib.ExitStack, folder: Path) -> None:
     try:
         held.enter_context(hold_lock(folder))
     except BusyError as error:
-        problem = "another `labelkit label --serve` works on this store"
-        raise BusyError(str(folder), problem, "Use its link, or end it with Ctrl-C first.") from error
+        problem = "another `labelkit label --serve` is running on this store"
+        raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
     remove_leftovers(folder)
 
 
 def _served(config: LabelConfig, session: Session) -> SimpleResult:
     labels, by_group = session.work.labels()
-    counts = np.bincount(labels[labels >= 0], minlength=len(session.work.classes))
-    cells: list[list[Cell]] = [
-        [name, int(count)] for name, count in zip(session.work.classes, counts, strict=True) if count
-    ]
+    counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"
     values: dict[str, object] = {
         "index": config.index,
         "result": session.name,
         "path": path if session.log else None,
         "actions": len(session.log),
-        "labels": int(counts.sum()),
+        "labels": int((labels >= 0).sum()),
         "by_group": int(by_group.sum()),
         "rows": session.store.n,
-        "classes": [{"class": cell[0], "images": cell[1]} for cell in cells],
+        "classes": counts,
     }
-    return SimpleResult(
-        values, (path,) if session.log else (), (Table("labels of each class", ["class", "images"], cells),)
-    )
+    return SimpleResult(values, (path,) if session.log else (), (table,))

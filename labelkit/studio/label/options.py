@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import model_validator
 
+from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import StoredImagesOptions
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_IMAGES: JsonDict = {"panel": "Images"}
-_LABELS: JsonDict = {"panel": "Labels", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
-_SET: JsonDict = {"panel": "For other programs", "preset": False}
-_SERVE: JsonDict = {"panel": "In the browser", "preset": False}
+_STORE = panel("Store", preset=False)
+_LABELS = panel("Labels", preset=False)
+_OUTPUT = panel("Output", preset=False)
+_IMAGES = panel("Images")
+_SET = panel("For other programs", preset=False)
+_SERVE = panel("In the browser", preset=False)
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Formats of ``--export`` that are one file; the others are a folder."""
@@ -28,122 +28,95 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("label",)
 
-    result: str | None = Field(
+    result: str | None = _STORE(
+        None, "Name of the result, saved next to the store; default: labels-N for round N.", pattern=RESULT_NAME
+    )
+    from_: Path | None = _LABELS(
         None,
-        pattern=RESULT_NAME,
-        description="Name of the result, saved next to the store; default: labels-N for round N.",
-        json_schema_extra=_STORE,
+        "CSV with a path column and a label column. Other columns, and rows with an empty label, are ignored. Without "
+        "this option, --csv writes the existing labels.",
     )
-    from_: Path | None = Field(
+    label_column: str | None = _LABELS(
+        None, "Column of the --from CSV that holds the labels; default: label, class or category."
+    )
+    labels: Path | None = _LABELS(
         None,
-        description="CSV with a path column and a label column. Other columns, and rows with an empty label, "
-        "are ignored. Without this option, --csv writes the existing labels.",
-        json_schema_extra=_LABELS,
+        "Earlier result from `labelkit label` to add to; default: start from the store's labels that training may use.",
     )
-    label_column: str | None = Field(
-        None,
-        description="Column of the --from CSV that holds the labels; default: label, class or category.",
-        json_schema_extra=_LABELS,
-    )
-    labels: Path | None = Field(
-        None,
-        description="Earlier result from `labelkit label` to add to; default: start from the store's labels that "
-        "training may use.",
-        json_schema_extra=_LABELS,
-    )
-    own_labels: bool = Field(
-        True, description="Without --labels: start from the labels of the store.", json_schema_extra=_LABELS
-    )
-    conflicts: Literal["error", "new", "old"] = Field(
+    own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
+    conflicts: Literal["error", "new", "old"] = _LABELS(
         "error",
-        description="Handling of images that already have another label: stop with an error, take the new label, or "
-        "keep the old one.",
-        json_schema_extra=_LABELS,
+        "Handling of images that already have another label: stop with an error, take the new label, or keep the old "
+        "one.",
     )
-    by: str = Field("", description="Name of the annotator, stored with the labels.", json_schema_extra=_LABELS)
-    csv: Path | None = Field(
+    by: str = _LABELS("", "Name of the annotator, stored with the labels.")
+    csv: Path | None = _OUTPUT(
         None,
-        description="Also write all images, with these labels if they have any, to a CSV that `train --dataset` reads.",
-        json_schema_extra={**_OUTPUT, "makes": "csv"},
+        "Also write all images, with these labels if they have any, to a CSV that `train --dataset` reads.",
+        makes="csv",
     )
-    dataset: str | None = Field(
-        None,
-        description="With --csv, --export or --serve: data set with the images, if they have moved since `labelkit "
-        "embed`.",
-        json_schema_extra=_IMAGES,
+    dataset: str | None = _IMAGES(
+        None, "Data set with the images (for --csv, --export or --serve), if they have moved since `labelkit embed`."
     )
 
-    export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = Field(
+    export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = _SET(
         None,
-        description="Also export the labels for another program. imagefolder: a folder per class, with labeled "
-        "images only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with "
-        "one box around the whole image; atlas: .parquet with label, confidence and map position (needs "
-        "pyarrow).",
-        json_schema_extra=_SET,
+        "Also export the labels for another program. imagefolder: a folder per class, with labeled images only; "
+        "huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with one box around the "
+        "whole image; atlas: .parquet with label, confidence and map position (needs pyarrow).",
     )
-    out: Path | None = Field(
-        None,
-        description="With --export: folder to create, or file for coco (.json) and atlas (.parquet).",
-        json_schema_extra={**_SET, "makes": "folder"},
+    out: Path | None = _SET(
+        None, "Folder to create for --export, or file for coco (.json) and atlas (.parquet).", makes="folder"
     )
-    link: bool = Field(
-        False,
-        description="With --export to a folder: make symbolic links to the images instead of copies.",
-        json_schema_extra=_SET,
-    )
+    link: bool = _SET(False, "Make symbolic links to the images instead of copies (with --export to a folder).")
 
-    serve: bool = Field(
+    serve: bool = _SERVE(
         False,
-        description="Label in the browser: serve a local page with groups and images, and save each action at "
-        "once as a round of the result. Continues the newest result made this way. Needs starlette and uvicorn.",
-        json_schema_extra=_SERVE,
+        "Label in the browser: serve a local page with groups and images, and save each action at once as a round of "
+        "the result. Continues the newest result made this way. Needs starlette and uvicorn.",
     )
-    grouping: str | None = Field(
+    grouping: str | None = _SERVE(
         None,
+        "Result from cluster or discover whose groups are shown (with --serve or --export atlas); "
+        "default: the same choice as in `labelkit report`.",
         pattern=RESULT_NAME,
-        description="With --serve or --export atlas: result from cluster or discover whose groups are shown; default: "
-        "the same choice as in `labelkit report`.",
-        json_schema_extra=_SERVE,
     )
-    open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
-    host: str = Field(
+    open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
+    host: str = _SERVE(
         "127.0.0.1",
-        description="With --serve: address to listen on. At any address but the default, everyone on the "
-        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy "
-        "in front.",
-        json_schema_extra=_SERVE,
+        "Address to listen on (with --serve). At any address other than the default, everyone on the "
+        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy in "
+        "front.",
     )
-    port: int = Field(
-        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: any free port.", json_schema_extra=_SERVE
-    )
+    port: int = _SERVE(0, "Port to listen on (with --serve); 0: any free port.", ge=0, le=65_535)
 
     @model_validator(mode="after")
     def _something_to_do(self) -> LabelConfig:
         if self.serve:
             for name in ("csv", "export", "out", "link"):
                 if name in self.model_fields_set:
-                    raise ValueError(f"--serve goes without --{name}: write labels after it")
+                    raise ValueError(f"--serve cannot be combined with --{name}: write labels afterward")
             return self
         told = [name for name in ("open", "host", "port") if name in self.model_fields_set]
         if told:
-            raise ValueError(f"--{told[0]} goes with --serve")
+            raise ValueError(f"--{told[0]} requires --serve")
         if self.grouping is not None and self.export != "atlas":
-            raise ValueError("--grouping goes with --serve or --export atlas")
+            raise ValueError("--grouping requires --serve or --export atlas")
         if self.from_ is None and self.csv is None and self.export is None:
-            raise ValueError("give labels with --from FILE, what to write with --csv or --export, or --serve")
+            raise ValueError("pass --from FILE (labels to read), --csv or --export (labels to write), or --serve")
         if self.from_ is None and self.result is not None:
-            raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
+            raise ValueError("--result requires --from; pass an existing result as --labels")
         if self.labels is not None and not self.own_labels:
-            raise ValueError("--no-own-labels goes without --labels")
+            raise ValueError("--no-own-labels cannot be combined with --labels")
         return self
 
     @model_validator(mode="after")
     def _set_is_whole(self) -> LabelConfig:
         if (self.export is None) != (self.out is None):
-            raise ValueError("--export and --out go together")
+            raise ValueError("--export and --out require each other")
         suffix = SET_FILES.get(self.export or "")
         if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
             raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
         if self.link and (self.export is None or suffix is not None):
-            raise ValueError("--link goes with --export imagefolder, huggingface or fiftyone")
+            raise ValueError("--link requires --export imagefolder, huggingface or fiftyone")
         return self

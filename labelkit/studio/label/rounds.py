@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,15 +41,6 @@ class Labels:
     source: dict[str, object]
 
 
-@dataclass(frozen=True)
-class _Conflict:
-    """An image with two labels."""
-
-    path: str
-    old: str
-    new: str
-
-
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     """Return the labels to add to: those of an earlier result, or those of the store that training may use.
 
@@ -63,21 +55,19 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
     name = own_result(config.labels, store)
     if name is None:
-        problem = f"{config.labels} is no result of {store.path}"
-        raise ConfigError("--labels", problem, "Give a file with --from, or name an earlier result.")
+        problem = f"{config.labels} is not a result of {store.path}"
+        raise ConfigError("--labels", problem, "Pass a file with --from, or an earlier result with --labels.")
     given = labels_to_use(config.labels, store, rows)
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         raise StoreError(
-            str(result.path), "does not record which round its labels come from", "Make it with `labelkit label`."
+            str(result.path), "does not record which round its labels come from", "Create it with `labelkit label`."
         )
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
-def add_labels(
-    config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels
-) -> tuple[Labels, dict[str, object]]:
+def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:
     """Add the labels of a CSV to earlier ones; return the merged labels and a summary of the changes.
 
     Raises:
@@ -90,7 +80,7 @@ def add_labels(
     names = (*base.class_names, *fresh)
     number = {name: label for label, name in enumerate(names)}
     labels, rounds = base.labels.copy(), base.rounds.copy()
-    conflicts: list[_Conflict] = []
+    conflicts: list[dict[str, str]] = []
     added = confirmed = 0
     for row, text in texts.items():
         old, new = int(labels[row]), number[text]
@@ -98,21 +88,21 @@ def add_labels(
             confirmed += 1
             continue
         if old >= 0:
-            conflicts.append(_Conflict(store.sample_ids[row], names[old], text))
+            conflicts.append({"path": store.sample_ids[row], "old": names[old], "new": text})
             if config.conflicts == "old":
                 continue
         else:
             added += 1
         labels[row], rounds[row] = new, base.round + 1
     if conflicts and config.conflicts == "error":
-        shown = "\n  ".join(f"{one.path}: was {one.old!r}, is {one.new!r} here" for one in conflicts[:_SHOWN])
+        shown = "\n  ".join(f"{one['path']}: was {one['old']!r}, is {one['new']!r} here" for one in conflicts[:_SHOWN])
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         raise DatasetError(
             str(path),
-            f"{len(conflicts)} images have another label already\n  {shown}{more}\n",
+            f"{len(conflicts)} images already have another label\n  {shown}{more}\n",
             "Pass --conflicts new to use the new labels, or --conflicts old to keep the old ones.",
         )
-    told: dict[str, object] = {
+    told = {
         "round": base.round + 1,
         "by": config.by,
         "csv_sha256": sha256_file(path),
@@ -121,7 +111,7 @@ def add_labels(
         "added": added,
         "confirmed": confirmed,
         "conflict_rule": config.conflicts,
-        "conflicts": [{"path": one.path, "old": one.old, "new": one.new} for one in conflicts],
+        "conflicts": conflicts,
         "new_classes": fresh,
         "similar_names": slips,
     }

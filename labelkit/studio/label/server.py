@@ -36,7 +36,7 @@ from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStep
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
-from labelkit.studio.label.session import CommittedAction, Conflict, Session
+from labelkit.studio.label.session import Conflict, Session
 from labelkit.studio.report.page import render_label_page
 
 #: of a request: 100,000 rows as numbers
@@ -92,15 +92,15 @@ class Guard:
 
     Args:
         app: what answers the others.
-        names: hosts that this server is called, with its port.
-        any_address: whether any IP address with the port counts, for a server that listens on all.
-        port: of the server.
+        host: address that the server listens on; where it listens on all, any IP address with the port counts.
+        port: likewise.
         token: that requests to ``/api/`` must bring.
     """
 
-    def __init__(self, app: ASGIApp, names: set[str], *, any_address: bool, port: int, token: str) -> None:
-        self._app, self._names, self._any, self._port = app, names, any_address, port
-        self._token = token.encode()
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
+        self._app, self._any, self._port, self._token = app, host in ("0.0.0.0", "::"), port, token.encode()
+        shown = f"[{host}]" if ":" in host else host
+        self._names = {f"{shown}:{port}", f"127.0.0.1:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -128,7 +128,7 @@ class Guard:
         if scope["path"].startswith("/api/"):
             given = headers.get(b"authorization", [b""])
             if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
-                return _refuse(401, "the link is not complete: open the one that the command printed")
+                return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python makes no number of very many digits
             return _refuse(404, "there is nothing of this name")
         length = headers.get(b"content-length", [b"0"])[0]
@@ -220,7 +220,7 @@ class LabelServer:
         def made() -> bytes:
             with self._data:
                 found = self.browsed.data(self.session)
-                found["work"]["asked"] = self.asking.asked.to_json()
+                found["work"]["asked"] = self.asking.asked
                 return json.dumps(found, allow_nan=False).encode()
 
         return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
@@ -252,7 +252,7 @@ class LabelServer:
         )
 
     async def _do(
-        self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], CommittedAction]
+        self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], object]
     ) -> Response:
         try:
             told = await _body(request, (*keys, "client", "seen"))
@@ -269,19 +269,12 @@ class LabelServer:
 
     async def ask(self, request: Request) -> Response:
         """Start predicting again from the labels so far, in the background."""
-        try:
-            told = await _body(request, ("client", "seen"))
-            self.asking.start(by=self.by, client=_text(told["client"], "client"))
-        except InvalidStep as error:
-            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
-        return self._told(_number(told["seen"], "seen"))
+        return await self._do(request, (), lambda told, who: self.asking.start(by=who["by"], client=who["client"]))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
         """What is new since a round: actions, and where a question is."""
         actions = [done.to_json() for done in self.session.actions_since(since)]
-        return JSONResponse(
-            {"actions": actions, "asked": self.asking.asked.to_json(), **more}, status, headers=_HEADERS
-        )
+        return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 
     async def thumbnail(self, request: Request) -> Response:
         """Return the thumbnail of an image."""
@@ -370,20 +363,6 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return made
 
 
-def guard_app(server: LabelServer, host: str, port: int, token: str) -> Guard:
-    """Wrap a labeling server in a guard that accepts only requests from its own pages.
-
-    Args:
-        server: what answers.
-        host: address that it listens on.
-        port: likewise.
-        token: that requests must bring.
-    """
-    shown = f"[{host}]" if ":" in host else host
-    names = {f"{shown}:{port}", f"127.0.0.1:{port}", f"localhost:{port}"}
-    return Guard(server.app(), names, any_address=host in ("0.0.0.0", "::"), port=port, token=token)
-
-
 class _Server(uvicorn.Server):
     """Does not raise the signal that ended it again: one that comes twice ends a command at once.
 
@@ -432,7 +411,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     say(link)
     if opened:
         webbrowser.open(link)
-    config = uvicorn.Config(guard_app(server, host, port, token), **SETTINGS)
+    config = uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS)
     running = _Server(config)
     running.run(sockets=[listening])
     if running.ended_by not in (None, signal.SIGINT):

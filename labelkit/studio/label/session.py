@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,16 +70,10 @@ class CommittedAction:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return a labeling action as JSON for the pages."""
-        return {
-            "round": self.round,
-            "kind": self.kind,
-            "by": self.by,
-            "client": self.client,
-            "when": self.when,
-            "steps": [step.to_json() for step in self.steps],
-            "undoes": self.undoes,
-        }
+        """Return a labeling action as JSON for the pages: all but what takes it back."""
+        told = {**vars(self), "steps": [step.to_json() for step in self.steps]}
+        del told["back"]
+        return told
 
 
 class Session:
@@ -112,42 +107,6 @@ class Session:
         self._rounds, self._params, self._first = rounds, params, first_round
         self._written = None if path is None else _stamp(path)
         self._lock = threading.Lock()
-
-    @classmethod
-    def begin(
-        cls,
-        store: EmbeddingStore,
-        name: str,
-        labels: NDArray[np.int64],
-        class_names: Sequence[str],
-        rounds: NDArray[np.int64],
-        groups: NDArray[np.int64],
-        group_names: Sequence[str],
-        params: dict[str, Any],
-        round_before: int,
-    ) -> Session:
-        """Create a labeling session from existing labels and groups, without writing anything yet.
-
-        Args:
-            store: the store.
-            name: of the result to be.
-            labels: (n,) int64 labels that are there, -1 = none.
-            class_names: of these.
-            rounds: (n,) int64 round that gave each, -1 = none.
-            groups: (n,) int64 group of each image, -1 = none.
-            group_names: how the groups are called until they are named.
-            params: of the result.
-            round_before: the last round of the labels.
-        """
-        work = LabelingState(
-            classes=list(class_names),
-            hand=labels.copy(),
-            rejected=np.zeros(store.n, dtype=np.bool_),
-            groups=groups,
-            group_names=list(group_names),
-            named=[-1] * len(group_names),
-        )
-        return cls(store, name, work, rounds, params, first_round=round_before)
 
     @property
     def known_groups(self) -> set[str]:
@@ -209,7 +168,7 @@ class Session:
     def snapshot(self) -> tuple[LabelingState, list[CommittedAction], int]:
         """Return a copy of the labeling state, the actions so far, and the number of the last one."""
         with self._lock:
-            return copy_state(self.work), list(self.log), self.round
+            return deepcopy(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
         """Undo a labeling action, and commit the undo as a new action.
@@ -311,20 +270,6 @@ class Session:
         ]
 
 
-def copy_state(work: LabelingState) -> LabelingState:
-    """Return an independent copy of a labeling state."""
-    return replace(
-        work,
-        classes=list(work.classes),
-        hand=work.hand.copy(),
-        rejected=work.rejected.copy(),
-        groups=work.groups.copy(),
-        group_names=list(work.group_names),
-        named=list(work.named),
-        refused=set(work.refused),
-    )
-
-
 def _stamp(path: Path) -> tuple[int, int, int]:
     """Return what tells one version of a file from the next; every version is a new file."""
     status = path.stat()
@@ -344,7 +289,7 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """
     if not is_session(result):
         problem = "was not made by `labelkit label --serve`"
-        raise StoreError(str(result.path), problem, "Begin a new one with another --result, and --labels for this one.")
+        raise StoreError(str(result.path), problem, "Start a new one with another --result, and this one as --labels.")
     arrays, params = result.arrays, dict(result.params)
     try:
         log = [_done(one, store.n) for one in params.pop("actions")]

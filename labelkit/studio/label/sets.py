@@ -30,10 +30,9 @@ from labelkit.commands.common.parquet import check_parquet, write_parquet
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name
+from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import translate_os_errors
 from labelkit.studio.label.options import SET_FILES, LabelConfig
 from labelkit.studio.label.rounds import Labels
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
@@ -111,18 +110,13 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     assert config.export is not None
     assert config.out is not None
     found = _set(config, store, final)
-    try:
-        if config.export == "coco":
-            commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
-        elif config.export == "atlas":
-            columns = _atlas(config, store, final, found)
-            commit_file(
-                config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite
-            )
-        else:
-            return _folder(config, store, found)
-    except FileExistsError as error:
-        raise output_exists(error.filename) from error
+    if config.export == "coco":
+        commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
+    elif config.export == "atlas":
+        columns = _atlas(config, store, final, found)
+        commit_file(config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite)
+    else:
+        return _folder(config, store, found)
     return len(found.rows)
 
 
@@ -130,12 +124,12 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     written = [row for row, name in enumerate(store.sample_ids) if not any("\ud800" <= one <= "\udfff" for one in name)]
     left_out = store.n - len(written)
     if left_out:
-        current_progress().warning(f"{config.out}: {left_out} images left out, whose names are not valid text")
+        current_progress().warning(f"{config.out}: {left_out} images are left out: their names are not valid text")
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
             raise DatasetError(
-                str(store.path), "no image has a label, so there are no class folders", "Label some images."
+                str(store.path), "no image has a label, so there are no class folders", "Label some images first."
             )
     rows = np.array(written, dtype=np.int64)
     return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
@@ -144,7 +138,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """A label of a whole image is an annotation whose box is the image."""
     if not store.has_images:
-        raise StoreError(str(store.path), "does not record the size of its images", "Make it with `labelkit embed`.")
+        raise StoreError(str(store.path), "does not record the size of its images", "Use `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
         {"id": place + 1, "file_name": name, "width": width, "height": height}
@@ -178,7 +172,7 @@ def _atlas(
     confidence = np.full(store.n, np.nan, dtype=np.float32)
     if grouping is not None and grouping.measure == "confidence":
         confidence = grouping.confidence.astype(np.float32)
-    points = place_images(images.features, "pca", 0).points.astype(np.float32) / _PLACES
+    points = place_images(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
     by_group = _by_group(config, store, final)
     kinds = ["group" if by_group[row] else "image" for row in found.rows.tolist()]
     return {
@@ -213,8 +207,8 @@ def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
         )
     root = images.root.resolve()
     if config.out.resolve().is_relative_to(root):
-        problem = f"{config.out} lies in {root}, whose images it would copy"
-        raise ConfigError("--out", problem, "Choose a place outside of it.")
+        problem = f"{config.out} is inside {root}, from which images are copied"
+        raise ConfigError("--out", problem, "Choose a folder outside of the image folder.")
     places, tables = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}[
         str(config.export)
     ](found)
@@ -261,7 +255,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
     if bad:
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         problem = f"{len(bad)} of {len(places)} images cannot be written: {'; '.join(bad[:_SHOWN])}{more}"
-        raise DatasetError(str(root), problem, "Embed them again, or pass --dataset (and --data-root).")
+        raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 
 def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
@@ -269,8 +263,8 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
     bad = [name for name in used if not _is_folder_name(name)]
     bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
     if bad:
-        problem = f"{len(bad)} classes cannot be folders: {', '.join(map(repr, bad[:_SHOWN]))}"
-        raise ConfigError("--export imagefolder", problem, "Rename them, or use another format.")
+        problem = f"{len(bad)} class names cannot be folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
+        raise ConfigError("--export imagefolder", problem, "Rename these classes, or use another format.")
     files = _flat_names(found.ids, stems=False)
     return [f"{found.name(place)}/{file}" for place, file in enumerate(files)], {}
 
@@ -284,8 +278,8 @@ def _is_folder_name(name: str) -> bool:
 def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
     lost = sorted({name for name in map(found.name, range(len(found.ids))) if name in _NO_VALUES})
     if lost:
-        problem = f"datasets reads {', '.join(map(repr, lost))} in metadata.csv as no label"
-        raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
+        problem = f"the datasets library would read {', '.join(map(repr, lost))} in metadata.csv as missing labels"
+        raise ConfigError("--export huggingface", problem, "Rename these classes, or use another format.")
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
         raise DatasetError(sorted(taken)[0], "is the name of both an image and a table", "Rename the image.")

@@ -7,8 +7,9 @@ each, so that 12 of them are smaller than a row of 48 numbers of one byte, from 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +27,18 @@ from labelkit.studio.report.findings import Finding, find_neighbors, read_findin
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images, shown_text
 from labelkit.studio.report.options import ReportConfig
-from labelkit.studio.report.overview import Scores, describe_store, score_groupings
-from labelkit.studio.report.page import PageContents, render_page
+from labelkit.studio.report.overview import describe_store, score_groupings
+from labelkit.studio.report.page import groups_data, neighbors_data, page_data, render_page
 from labelkit.studio.report.thumbnails import (
     LOSSLESS,
     TILES,
+    Pictures,
     Thumbnails,
     image_numbers,
     make_thumbnails,
     read_thumbnails,
 )
-from labelkit.studio.report.work import likely_groups, start_work, suggested_images
+from labelkit.studio.report.work import likely_groups, suggested_images, work_data
 
 # of each group before any other image: those that stand beside its name
 _STRIP = 8
@@ -55,53 +57,82 @@ def write_report(config: ReportConfig) -> SimpleResult:
     """
     started = time.monotonic()
     store = with_labels(open_store(config.index), config.labels, config.label_column)
-    candidates = find_results(store)
-    chosen = choose_result(store, config.result, candidates)
+    results = find_results(store)
+    chosen = choose_result(store, config.result, results)
     curves = read_curves(store.model, config.run)
     source, note = _source(config, store)
     images = choose_images(store, config.max_images, config.seed)
     grouping = None if chosen is None else describe_groups(store, images, *chosen, config.examples)
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
-        neighbors = find_neighbors(images, config.neighbors, store.metric)
+        near, near_scores = find_neighbors(images, config.neighbors, store.metric)
     findings = read_findings(config.tables, store, images)
-    scores: Scores | str | None = None
+    scores: dict[str, Any] | str | None = None
     if grouping is not None and store.labels is not None and (np.asarray(store.labels) >= 0).any():
-        scores = score_groupings(store, candidates, grouping.result, config.seed)
-    every = np.arange(len(images))
-    ids = np.full(len(images), -1, dtype=np.int64) if grouping is None else grouping.ids
-    choices = likely_groups(images.features, ids, 0 if grouping is None else len(grouping.groups))
+        scores = score_groupings(store, results, grouping.result, config.seed)
+    nobody = np.full(len(images), -1, dtype=np.int64)
+    ids, groups = (nobody, ()) if grouping is None else (grouping.ids, grouping.groups)
+    choices = likely_groups(images.features, ids, len(groups))
     suggested = None if config.tables is None else read_suggested(config.tables, store, images)
     if suggested is None:
         suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
-    page = PageContents(
-        title=shown_text(store.path.name),
-        images=images,
-        store_rows=store.n,
-        class_names=store.class_names,
-        split_names=store.split_names,
-        splits=np.full(len(every), -1, dtype=np.int16) if store.splits is None else store.splits[images.rows],
-        usable=np.zeros(len(every), dtype=bool) if store.labeled is None else store.labeled[images.rows],
-        overview=describe_store(store),
-        candidates=candidates,
-        grouping=grouping,
-        neighbors=neighbors,
-        findings=findings,
-        places=place_images(images.features, config.projection, config.seed),
-        scores=scores,
-        curves=curves,
-        thumbnails=_no_thumbnails(len(images)),
-        images_note=note,
-        max_size=config.max_size,
-        numbers=image_numbers(_file_digests(store, images.rows)),
-        start=start_work(store, images, grouping, choices, suggested),
-    )
+    points, words = place_images(images.features, config.projection, config.seed)
+    pictures = Pictures.of_store(source, store, images.rows)
+    score_range, neighbor_columns = neighbors_data(near, near_scores)
+    usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
+    page: dict[str, Any] = {
+        "title": shown_text(store.path.name),
+        "num_images": store.n,
+        "num_shown": len(images),
+        "overview": describe_store(store),
+        "results": results,
+        "grouping": grouping,
+        "neighbors": config.neighbors,
+        "findings": findings,
+        "map": words,
+        "scores": scores,
+        "curves": curves,
+        "images_note": note,
+        "max_size": config.max_size,
+        "suggested": suggested,
+    }
+    columns = {
+        "label": images.labels,
+        "usable": usable[images.rows],
+        "split": nobody if store.splits is None else store.splits[images.rows],
+        "point": points,
+        "image": image_numbers(pictures.sha256),
+        "choice": choices,
+        **neighbor_columns,
+    }
+    work = work_data(store, images, grouping, choices, suggested)
+
+    def rendered(thumbnails: Thumbnails) -> bytes:
+        data = page_data(
+            images,
+            grouping,
+            store.metric,
+            {**columns, "tile": thumbnails.tiles, "tileSize": thumbnails.sizes},
+            classes=[shown_text(name) for name in store.class_names],
+            splits=[shown_text(name) for name in store.split_names],
+            groups=[] if grouping is None else groups_data(grouping),
+            neighbors=config.neighbors,
+            scoreRange=score_range,
+            side=thumbnails.side,
+            quality=thumbnails.quality,
+            maxSize=config.max_size,
+            tilesPerSheet=TILES,
+            work=work,
+        )
+        return render_page({**page, "thumbnails": thumbnails}, data)
+
     order = _order(images, grouping, findings)
-    page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))
-    content = render_page(page)
+    nothing = Thumbnails(0, 1, (), nobody.astype(np.int32), np.zeros((len(images), 2), np.uint8), {}, 0)
+    thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
+    content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        raise ConfigError("--max-size", f"the page takes {len(content):,} bytes", "Raise it a little.")
+        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size slightly.")
     commit_bytes(config.out, content)
-    return _summary(config, page, len(content), time.monotonic() - started)
+    return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
 
 
 def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset | None, str]:
@@ -113,7 +144,7 @@ def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset |
                 "was imported without images, so none can be compared with it",
                 "Leave out --dataset, or import the embeddings again with --images.",
             )
-        return None, "the rows were imported without their images"
+        return None, "the embeddings were imported without images"
     try:
         return indexed_images(store, config.dataset, config.data_root), ""
     except DatasetError as error:
@@ -127,7 +158,7 @@ def _thumbnails(
     config: ReportConfig,
     store: EmbeddingStore,
     images: ShownImages,
-    source: ImageDataset | None,
+    pictures: Pictures,
     order: list[int],
     page_bytes: int,
 ) -> Thumbnails:
@@ -135,33 +166,18 @@ def _thumbnails(
     if room < 0:
         raise ConfigError(
             "--max-size",
-            f"the page takes {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
-            "Raise it, or lower --max-images or --neighbors.",
+            f"the page needs {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
+            "Raise --max-size, or lower --max-images or --neighbors.",
         )
-    place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
-    rows = np.array([place.get(store.sample_ids[int(row)], -1) for row in images.rows], dtype=np.int64)
-    known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(rows), 2), np.uint32)
+    known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(images), 2), np.uint32)
     earlier = read_thumbnails(config.out, config.max_size) if store.has_images else None
-    made = make_thumbnails(source, rows, _file_digests(store, images.rows), known, order, room, earlier)
-    if made.missing and source is not None:
+    made = make_thumbnails(pictures, known, order, room, earlier)
+    if made.missing and pictures.source is not None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in made.missing.items())
         current_progress().warning(f"{sum(made.missing.values())} images are shown as placeholders: {reasons}")
     if made.left_out:
-        current_progress().warning(f"{made.left_out} images have no thumbnail: they do not fit in {config.max_size}")
+        current_progress().warning(f"{made.left_out} images have no thumbnail: the page would exceed {config.max_size}")
     return made
-
-
-def _file_digests(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return (m, 32) digests of image files; where none are known, each row has one of its own."""
-    if store.has_images:
-        return np.asarray(store.sha256)[rows]
-    own = np.zeros((len(rows), 4), dtype="<u8")
-    own[:, 0] = np.arange(len(rows))
-    return own.view(np.uint8)
-
-
-def _no_thumbnails(count: int) -> Thumbnails:
-    return Thumbnails(0, 1, (), np.full(count, -1, np.int32), np.zeros((count, 2), np.uint8), {}, 0)
 
 
 def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Finding, ...]) -> list[int]:
@@ -169,20 +185,21 @@ def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Findi
     groups = () if grouping is None else grouping.groups
     listed = chain(
         (image for group in groups for image in group.typical[:_STRIP]),
-        (image for found in findings for card in found.cards for image in card.images if image >= 0),
+        (image for found in findings for card in found.cards for image in card["images"] if image >= 0),
         (image for group in groups for image in (*group.typical, *group.doubtful)),
     )
     ids: NDArray[np.int64] = np.zeros(len(images), np.int64) if grouping is None else grouping.ids
     return list(dict.fromkeys(chain(listed, np.argsort(ids, kind="stable").tolist())))
 
 
-def _summary(config: ReportConfig, page: PageContents, size: int, seconds: float) -> SimpleResult:
-    thumbnails, grouping = page.thumbnails, page.grouping
+def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: float) -> SimpleResult:
+    thumbnails, grouping = page["thumbnails"], page["grouping"]
+    groups = 0 if grouping is None else len(grouping.groups)
     values: dict[str, object] = {
         "path": config.out,
         "bytes": size,
-        "images": page.store_rows,
-        "shown": len(page.images),
+        "images": page["num_images"],
+        "shown": page["num_shown"],
         "thumbnails": {
             "side": thumbnails.side,
             "quality": "lossless" if thumbnails.quality == LOSSLESS else thumbnails.quality,
@@ -191,21 +208,20 @@ def _summary(config: ReportConfig, page: PageContents, size: int, seconds: float
             "left_out": thumbnails.left_out,
         },
         "result": None if grouping is None else grouping.result.name,
-        "groups": 0 if grouping is None else len(grouping.groups),
-        "findings": {found.table: found.count for found in page.findings},
+        "groups": groups,
+        "findings": {found.table: found.count for found in page["findings"]},
         "projection": config.projection,
-        "run": None if page.curves is None else page.curves.run,
+        "run": None if page["curves"] is None else page["curves"]["run"],
         "seconds": round(seconds, 2),
     }
-    made = f"{thumbnails.side} px" if thumbnails.count else None
     cells: list[Cell] = [
-        page.store_rows,
+        page["num_images"],
         thumbnails.count,
-        made,
+        f"{thumbnails.side} px" if thumbnails.count else None,
         "-" if grouping is None else grouping.result.name,
-        0 if grouping is None else len(grouping.groups),
+        groups,
         round(size / 1e6, 2),
         round(seconds, 1),
     ]
-    columns = ["images", "thumbnails", "side", "result", "groups", "MB", "seconds"]
-    return SimpleResult(values, (config.out,), (Table("", columns, [cells]),))
+    table = Table("", ["images", "thumbnails", "side", "result", "groups", "MB", "seconds"], [cells])
+    return SimpleResult(values, (config.out,), (table,))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,54 +19,19 @@ from labelkit.training.run_dir import METRICS
 _MOST_POINTS, _MOST_CURVES = 400, 24
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Training curve of one logged value, scaled for drawing.
-
-    Attributes:
-        name: as it was logged.
-        points: of an SVG polyline, ``x,y x,y ...``, y downward; one text per unbroken line.
-        first: value; last, least, most: likewise.
-        start: epoch (or step) at the left end; stop: at the right.
-        main: whether it is one of those that `show curves` draws by default.
-    """
-
-    name: str
-    points: tuple[str, ...]
-    first: float
-    last: float
-    least: float
-    most: float
-    start: float
-    stop: float
-    main: bool
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Training curves of a run.
-
-    Attributes:
-        run: name of the run folder.
-        over: ``epochs`` or ``steps``.
-        curves: the main ones first.
-        left_out: names that are too many.
-        note: whether its network is the one of the store, in words.
-    """
-
-    run: str
-    over: str
-    curves: tuple[Curve, ...]
-    left_out: int
-    note: str
-
-
-def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
+def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None:
     """Read the training curves of a run; by default, of the run that trained the store's model, if it is still there.
 
     Args:
         model: of the store.
         run: run folder; by default where the model was last seen on this machine.
+
+    Returns:
+        ``run``: name of the run folder; ``over``: ``epochs`` or ``steps``; ``curves``: the main ones first;
+        ``left_out``: how many names are too many; ``note``: whether its network is the one of the store, in words. Of
+        each curve the ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one text per unbroken
+        line), ``first``, ``last``, ``least`` and ``most`` value, ``start`` and ``stop`` (epoch or step at the left and
+        right end), and ``main``: whether `show curves` draws it by default.
 
     Raises:
         CheckpointError: ``run`` is no run, or its log is missing, empty or damaged.
@@ -102,7 +67,7 @@ def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
         return False
 
 
-def _curves(logged: Logged, note: str) -> Curves:
+def _curves(logged: Logged, note: str) -> dict[str, Any]:
     # of both kinds, values per epoch come first and say what single steps say
     chosen = {name: found[0] for name, found in logged.series.items()}
     names = [name for name in MAIN_METRICS if name in chosen]
@@ -110,16 +75,16 @@ def _curves(logged: Logged, note: str) -> Curves:
     in_epochs = not any(np.isnan(chosen[name].epochs).any() for name in names)
     drawn = [_curve(name, chosen[name], in_epochs=in_epochs, main=name in MAIN_METRICS) for name in names]
     curves = [curve for curve in drawn if curve is not None]
-    return Curves(
-        shown_text(logged.name),
-        "epochs" if in_epochs else "steps",
-        tuple(curves[:_MOST_CURVES]),
-        max(0, len(curves) - _MOST_CURVES),
-        note,
-    )
+    return {
+        "run": shown_text(logged.name),
+        "over": "epochs" if in_epochs else "steps",
+        "curves": curves[:_MOST_CURVES],
+        "left_out": max(0, len(curves) - _MOST_CURVES),
+        "note": note,
+    }
 
 
-def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> Curve | None:
+def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[str, Any] | None:
     x = series.epochs if in_epochs else series.steps.astype(np.float64)
     finite = np.isfinite(series.values)
     if not finite.any():
@@ -136,5 +101,6 @@ def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> Curve |
         elif lines[-1]:
             lines.append([])
     # one point is drawn as a dot: a line of no length with round ends
-    points = tuple(" ".join(line * 2 if len(line) == 1 else line) for line in lines if line)
-    return Curve(shown_text(name), points, float(values[0]), float(values[-1]), least, most, start, stop, main)
+    points = [" ".join(line * 2 if len(line) == 1 else line) for line in lines if line]
+    ends = {"first": float(values[0]), "last": float(values[-1]), "least": least, "most": most}
+    return {"name": shown_text(name), "points": points, **ends, "start": start, "stop": stop, "main": main}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,36 +29,6 @@ Line = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Neighbors:
-    """Nearest neighbors of each image on a page.
-
-    Attributes:
-        images: (m, k) int64, nearest first, -1 = none.
-        scores: (m, k) float32, cosine or inner product (larger is nearer) or distance (smaller is).
-        metric: which.
-    """
-
-    images: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    metric: Metric
-
-
-@dataclass(frozen=True)
-class Card:
-    """Card on the page that shows one finding and its images.
-
-    Attributes:
-        images: of the page; -1: the page has no such image.
-        names: paths of these images, as they can be shown.
-        texts: what is said of them, a line each.
-    """
-
-    images: tuple[int, ...]
-    names: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Finding:
     """Findings of one ``labelkit find`` command, shown as a section of the page.
 
@@ -70,7 +41,8 @@ class Finding:
         words: what the section shows.
         count: things found; ``None``: there is no table.
         total: cards that there could be.
-        cards: the first of them.
+        cards: the first of them, each with ``images`` of the page (-1: it has no such image), ``names``, the paths of
+            these as they can be shown, and ``texts``, a line each.
     """
 
     name: str
@@ -81,19 +53,65 @@ class Finding:
     words: str
     count: int | None = None
     total: int = 0
-    cards: tuple[Card, ...] = ()
+    cards: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How the table of a command becomes cards: paths and texts of each, and how many things they are."""
+_FINDINGS = (
+    Finding(
+        "labels",
+        "Labels to check",
+        "",
+        "check.csv",
+        "labelkit find mislabeled",
+        "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few labels "
+        "of each class, most of them are still correct. The most doubtful come first, each with the nearest image of "
+        "its class and the nearest of the other.",
+    ),
+    Finding(
+        "novel",
+        "Likely of a new class",
+        "",
+        "novel.csv",
+        "labelkit find novel",
+        "Images without a label that are least like the labeled classes, each beside the nearest labeled image.",
+    ),
+    Finding(
+        "outliers",
+        "Outliers",
+        "outliers",
+        "odd.csv",
+        "labelkit find odd",
+        "Blank, dark, bright, blurred, tiny, of an unusual shape, or unlike all others.",
+    ),
+    Finding(
+        "copies",
+        "Near-duplicates",
+        "duplicates you could delete",
+        "duplicates.csv",
+        "labelkit find duplicates",
+        "The image to keep stands first: it has the most pixels, or the largest file.",
+    ),
+)
+_COLUMNS = {
+    "check.csv": ("path", "label", "suggested", "same", "other"),
+    "novel.csv": ("path", "nearest", "nearest_label"),
+    "odd.csv": ("path", "reasons"),
+    "duplicates.csv": ("image_a", "image_b", "kind", "cluster"),
+    "next.csv": ("path", "reason"),
+}
 
-    finding: Finding
-    columns: tuple[str, ...]
-    cards: Callable[[list[Line]], tuple[list[tuple[list[str], list[str]]], int]]
+
+def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
+    """Paths and texts of the card of a line."""
+    if table == "check.csv":
+        return [line["path"], line["same"], line["other"]], [f"labeled {line['label']}", f"or {line['suggested']}?"]
+    if table == "novel.csv":
+        return [line["path"], line["nearest"]], [f"nearest: {line['nearest_label']}"]
+    return [line["path"]], [line["reasons"]]
 
 
 def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
+    """Paths and texts of a card for each cluster, and how many images are more than one of each."""
     clusters: dict[str, list[Line]] = {}
     for line in lines:
         clusters.setdefault(line["cluster"], []).append(line)
@@ -107,70 +125,6 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
     return cards, spare
 
 
-def _each(
-    paths: Callable[[Line], list[str]], texts: Callable[[Line], list[str]]
-) -> Callable[[list[Line]], tuple[list[tuple[list[str], list[str]]], int]]:
-    """A card for each line."""
-    return lambda lines: ([(paths(line), texts(line)) for line in lines], len(lines))
-
-
-_KINDS = (
-    _Kind(
-        Finding(
-            "labels",
-            "Labels to check",
-            "",
-            "check.csv",
-            "labelkit find mislabeled",
-            "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few "
-            "labels of each class, most of them are still correct. The most doubtful come first, each with the nearest "
-            "image of its class and the nearest of the other.",
-        ),
-        ("path", "label", "suggested", "same", "other"),
-        _each(
-            lambda line: [line["path"], line["same"], line["other"]],
-            lambda line: [f"labeled {line['label']}", f"or {line['suggested']}?"],
-        ),
-    ),
-    _Kind(
-        Finding(
-            "novel",
-            "Likely of a new class",
-            "",
-            "novel.csv",
-            "labelkit find novel",
-            "Images without a label that are least like the labeled classes, each beside the nearest labeled image.",
-        ),
-        ("path", "nearest", "nearest_label"),
-        _each(lambda line: [line["path"], line["nearest"]], lambda line: [f"nearest: {line['nearest_label']}"]),
-    ),
-    _Kind(
-        Finding(
-            "outliers",
-            "Outliers",
-            "outliers",
-            "odd.csv",
-            "labelkit find odd",
-            "Blank, dark, bright, blurred, tiny, of an unusual shape, or unlike all others.",
-        ),
-        ("path", "reasons"),
-        _each(lambda line: [line["path"]], lambda line: [line["reasons"]]),
-    ),
-    _Kind(
-        Finding(
-            "copies",
-            "Near-duplicates",
-            "duplicates you could delete",
-            "duplicates.csv",
-            "labelkit find duplicates",
-            "The image to keep stands first: it has the most pixels, or the largest file.",
-        ),
-        ("image_a", "image_b", "kind", "cluster"),
-        _copies,
-    ),
-)
-
-
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
     """Read the tables of ``labelkit find`` in a folder; a missing table gives a finding without count.
 
@@ -180,7 +134,7 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
     if folder is not None and not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder with the tables of `labelkit find`.")
     places = _places(store, images)
-    return tuple(_read(folder, kind, places) for kind in _KINDS)
+    return tuple(_read(folder, found, places) for found in _FINDINGS)
 
 
 def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> tuple[tuple[int, str], ...] | None:
@@ -193,7 +147,7 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
     if not table.is_file():
         return None
     places = _places(store, images)
-    lines = _lines(table, ("path", "reason"), "labelkit suggest")
+    lines = _lines(table, "labelkit suggest")
     return tuple((places[line["path"]], shown_text(line["reason"])) for line in lines if line["path"] in places)
 
 
@@ -202,25 +156,26 @@ def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
     return {escaped_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
-def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Finding:
-    found = kind.finding
+def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Finding:
     if folder is None or not (folder / found.table).is_file():
         return found
-    cards, count = kind.cards(_lines(folder / found.table, kind.columns, found.command))
-    shown = tuple(
-        Card(
-            tuple(places.get(path, -1) for path in paths),
-            tuple(shown_text(path) for path in paths),
-            tuple(shown_text(text) for text in texts),
-        )
+    lines = _lines(folder / found.table, found.command)
+    copies = found.table == "duplicates.csv"
+    cards, count = _copies(lines) if copies else ([_card(found.table, line) for line in lines], len(lines))
+    shown: tuple[Mapping[str, Any], ...] = tuple(
+        {
+            "images": [places.get(path, -1) for path in paths],
+            "names": [shown_text(path) for path in paths],
+            "texts": [shown_text(text) for text in texts],
+        }
         for paths, texts in cards[:_MOST_CARDS]
     )
     return replace(found, count=count, total=len(cards), cards=shown)
 
 
-def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
+def _lines(path: Path, command: str) -> list[Line]:
     """Return the lines of a table, whatever separates its columns."""
-    remedy = f"Make it again with `{command} --out {path} --overwrite`."
+    remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
         text = decode_table(read_table(path))
     except UnicodeDecodeError as error:
@@ -229,7 +184,7 @@ def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
     try:
-        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        missing = [column for column in _COLUMNS[path.name] if column not in (reader.fieldnames or ())]
         if missing:
             raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)
         return list(reader)
@@ -237,7 +192,7 @@ def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
         raise DatasetError(str(path), f"line {reader.line_num}: {error}", remedy) from error
 
 
-def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
+def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find the nearest neighbors of each image among the other images of a page.
 
     By cosine, images whose embedding is zero have no neighbors and are no neighbor of others.
@@ -246,6 +201,10 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
         images: those of the page.
         count: neighbors wanted; fewer if there are fewer images.
         metric: ``cosine``, ``l2`` or ``dot``.
+
+    Returns:
+        images (m, count), nearest first, -1 = none; scores (m, count), cosine or inner product (larger is nearer) or
+        distance (smaller is), NaN = none.
     """
     kind: Metric = "cosine" if metric == "cosine" else "l2" if metric == "l2" else "dot"
     found = np.full((len(images), count), -1, dtype=np.int64)
@@ -257,4 +216,4 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
         near_scores, near = knn(rows, rows, number, metric=kind, exclude_self=True)
         found[usable[:, None], np.arange(number)] = usable[near]
         scores[usable[:, None], np.arange(number)] = near_scores
-    return Neighbors(found, scores, kind)
+    return found, scores

@@ -6,7 +6,9 @@ Labels are looked at only to describe groups, never to choose their images.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, newest_name, read_result
 from labelkit.studio.report.images import ShownImages, shown_text
 
-_GROUPINGS = ("pseudo_labels", "cluster_ids")
+GROUPINGS = ("pseudo_labels", "cluster_ids")
 # the most telling first: names and a confidence for every image before bare numbers, groups of all images before some
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
@@ -27,23 +29,6 @@ _WHY = {
     "clusters": "there are no discovered classes",
     "discovered": "there is no grouping of all images",
 }
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Result stored next to a store, whose groups a page could show.
-
-    Attributes:
-        result: as it was read; ``None`` if it cannot be used.
-        name: of the result.
-        note: what it is, or why it cannot be used.
-        stage: the command that made it; empty if it cannot be used.
-    """
-
-    result: Result | None
-    name: str
-    note: str
-    stage: str
 
 
 @dataclass(frozen=True)
@@ -79,25 +64,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class PredictionSummary:
-    """Numbers of known, new and unsure predictions in a result, and how many are expected to be correct.
-
-    Attributes:
-        known, new, unsure: images without a label, by what they are called.
-        right: of the known and new ones, how many to expect right; ``None``: not known.
-        guesses: how many of the unsure ones to expect right; ``None``: not known.
-        limit: confidence from which an image is answered.
-    """
-
-    known: int
-    new: int
-    unsure: int
-    right: int | None
-    guesses: int | None
-    limit: float
-
-
-@dataclass(frozen=True)
 class Grouping:
     """Groups of one result, as a page shows them.
 
@@ -112,7 +78,9 @@ class Grouping:
         measure: what ``confidence`` is: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: images of the whole store in no group.
-        decided: what answers come to; ``None`` for other results.
+        decided: of answers, how many images without a label are ``known``, ``new`` and ``unsure``; how many of the
+            known and new ones to expect ``right``, and how many ``guesses`` for the unsure ones (``None``: not known);
+            and the ``limit``: confidence from which an image is answered. ``None`` for other results.
     """
 
     result: Result
@@ -123,25 +91,25 @@ class Grouping:
     measure: str
     runner_up: NDArray[np.int64]
     ungrouped: int
-    decided: PredictionSummary | None
+    decided: dict[str, Any] | None
     expected: NDArray[np.float32] | None = None
 
 
-def find_results(store: EmbeddingStore) -> list[Candidate]:
-    """List the results of a store by name; those that cannot be read are warned about and listed with the reason."""
-    found: list[Candidate] = []
+def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
+    """Read the results of a store, by name; one that cannot be read is warned about and stands with the reason."""
+    found: dict[str, Result | str] = {}
     for name in list_results(store):
         try:
-            result = read_result(store, name)
+            found[name] = read_result(store, name)
         except StoreError as error:
-            current_progress().warning(f"{error}; the page shows the others")
-            found.append(Candidate(None, name, shown_text(f"cannot be used: {error.problem}"), ""))
-            continue
-        found.append(Candidate(result, name, shown_text(result.kind), shown_text(result.stage)))
+            current_progress().warning(f"{error}; the page shows the other results")
+            found[name] = shown_text(f"cannot be used: {error.problem}")
     return found
 
 
-def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Candidate]) -> tuple[Result, str] | None:
+def choose_result(
+    store: EmbeddingStore, name: str | None, results: Mapping[str, Result | str]
+) -> tuple[Result, str] | None:
     """Choose the result whose groups a page shows; return it with the reason, or ``None`` if none has groups.
 
     Without a name: discovered classes before clusters, and of one kind those with a confidence, then those with
@@ -153,12 +121,15 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
     if name is not None:
         result = read_result(store, name)
         if _ids(result) is None:
-            raise StoreError(str(result.path), "does not group the images", "Name a result of cluster or discover.")
+            raise StoreError(str(result.path), "does not group the images", "Choose a result of cluster or discover.")
         return result, "chosen by --result"
-    usable = [one.result for one in candidates if one.result is not None and _ids(one.result) is not None]
-    newest = newest_name(list_results(store), "answer")
-    older = [name for name in list_results(store) if name != newest and re.fullmatch(r"answer(-\d+)?", name)]
-    usable = [result for result in usable if result.kind in _KINDS and result.name not in older]
+    newest = newest_name(list(results), "answer")
+    older = [name for name in results if name != newest and re.fullmatch(r"answer(-\d+)?", name)]
+    usable = [
+        one
+        for name, one in results.items()
+        if not isinstance(one, str) and _ids(one) is not None and one.kind in _KINDS and name not in older
+    ]
     if not usable:
         return None
     best = min(
@@ -226,24 +197,28 @@ def describe_groups(
             )
         )
     ungrouped = int((every < 0).sum())
-    why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
     chances = correctness_probabilities(result)
     expected = None if chances is None else chances[images.rows].astype(np.float32)
-    return Grouping(*why_and_ids, _decided(result), expected)
+    return Grouping(
+        result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped, _decided(result), expected
+    )
 
 
-def _decided(result: Result) -> PredictionSummary | None:
+def _decided(result: Result) -> dict[str, Any] | None:
     if result.kind != "answers":
         return None
     found = read_stored_predictions(result)
-    known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
-    right, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
-    return PredictionSummary(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
+    return {
+        **{kind: found.kinds.count(kind) for kind in ("known", "new", "unsure")},
+        "right": found.expected_right(("known", "new")),
+        "guesses": found.expected_right(("unsure",)),
+        "limit": float(str(result.params.get("min_confidence", 0))),
+    }
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:
     # of answers the best guess of every image; their pseudo-labels leave out what is unsure
-    keys = ("group_ids", *_GROUPINGS) if result.kind == "answers" else _GROUPINGS
+    keys = ("group_ids", *GROUPINGS) if result.kind == "answers" else GROUPINGS
     key = next((key for key in keys if key in result.arrays), None)
     return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
 

@@ -20,21 +20,14 @@ _STEPS = 65_535
 _TSNE_DIRECTIONS = 50
 
 
-@dataclass(frozen=True)
-class Places:
-    """Map positions of the images of a page.
+def place_images(
+    features: NDArray[np.float32], projection: Literal["pca", "tsne"], seed: int
+) -> tuple[NDArray[np.uint16], str]:
+    """Compute the map positions of images by projecting their features (m, d) to two dimensions.
 
-    Attributes:
-        points: (m, 2) uint16, x right and y down, one scale for both.
-        words: how they were made.
+    Returns:
+        (m, 2) uint16, x right and y down, one scale for both; and how they were made, in words.
     """
-
-    points: NDArray[np.uint16]
-    words: str
-
-
-def place_images(features: NDArray[np.float32], projection: Literal["pca", "tsne"], seed: int) -> Places:
-    """Compute the map positions of images by projecting their features (m, d) to two dimensions."""
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
             rows = features.astype(np.float64)
@@ -43,11 +36,11 @@ def place_images(features: NDArray[np.float32], projection: Literal["pca", "tsne
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions
                 words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())} % of the variance)"
-            return Places(_quantized(tsne_plane(rows, seed=seed)), words)
+            return _quantized(tsne_plane(rows, seed=seed)), words
     points, shares_of_two = principal_plane(features)
     first, second = (f"{percent(share)} %" for share in shares_of_two)
     words = f"PCA: the two directions in which the embeddings vary most ({first} and {second} of the variance)"
-    return Places(_quantized(points), words)
+    return _quantized(points), words
 
 
 def _quantized(points: NDArray[np.float64]) -> NDArray[np.uint16]:

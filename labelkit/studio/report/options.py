@@ -6,16 +6,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
+from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import IndexOption, LabelsOption, StoredImagesOptions
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_PAGE: JsonDict = {"panel": "Page"}
-_PAGE_ONLY: JsonDict = {"panel": "Page", "preset": False}
-_IMAGES: JsonDict = {"panel": "Images"}
+_STORE = panel("Store", preset=False)
+_PAGE = panel("Page", preset=False)
+_PAGE_SET = panel("Page")
+_IMAGES = panel("Images")
 
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -25,55 +23,38 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("report",)
 
-    result: str | None = Field(
+    result: str | None = _STORE(
         None,
+        "Result whose groups are shown; default: classes rather than clusters, and preferably with a confidence.",
         pattern=RESULT_NAME,
-        description="Result whose groups are shown; default: classes rather than clusters, and preferably with "
-        "a confidence.",
-        json_schema_extra=_STORE,
     )
-    run: Path | None = Field(
+    run: Path | None = _STORE(
+        None, "Run folder whose training curves are shown; default: the run that the store was made from."
+    )
+    tables: Path | None = _STORE(
         None,
-        description="Run folder whose training curves to show; default: the run that the store was made from.",
-        json_schema_extra=_STORE,
+        "Folder with tables to show: check.csv (find mislabeled), novel.csv, odd.csv, duplicates.csv, next.csv "
+        "(suggest).",
     )
-    tables: Path | None = Field(
-        None,
-        description="Folder with tables to show: check.csv (find mislabeled), novel.csv, odd.csv, duplicates.csv, "
-        "next.csv (suggest).",
-        json_schema_extra=_STORE,
-    )
-    out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra={**_PAGE_ONLY, "makes": "html"})
-    overwrite: bool = Field(False, description="Replace the page in --out.", json_schema_extra=_PAGE_ONLY)
-    max_size: str = Field(
+    out: Path = _PAGE(..., "Page to write, NAME.html.", makes="html")
+    overwrite: bool = _PAGE(False, "Replace the page in --out.")
+    max_size: str = _PAGE_SET(
         "60MB",
+        "Maximum file size of the page; thumbnail size and quality adapt to it.",
         pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
-        description="Maximum file size of the page; thumbnail size and quality adapt to it.",
-        json_schema_extra=_PAGE,
     )
-    projection: Literal["pca", "tsne"] = Field(
-        "tsne",
-        description="Projection of the map: principal components, or t-SNE (half a minute for 10,000 images).",
-        json_schema_extra=_PAGE,
+    projection: Literal["pca", "tsne"] = _PAGE_SET(
+        "tsne", "Projection of the map: principal components, or t-SNE (half a minute for 10,000 images)."
     )
-    neighbors: int = Field(
-        12, ge=1, le=64, description="Number of nearest neighbors to show per image.", json_schema_extra=_PAGE
-    )
-    seed: int = Field(0, ge=0, description="Random seed.", json_schema_extra=_PAGE)
-    max_images: int = Field(
+    neighbors: int = _PAGE_SET(12, "Number of nearest neighbors to show per image.", ge=1, le=64)
+    seed: int = _PAGE_SET(0, "Random seed.", ge=0)
+    max_images: int = _IMAGES(
         20_000,
+        "Maximum number of images on the page, drawn by --seed. Sizes and scores cover all images.",
         ge=1,
         le=65_535,
-        description="Maximum number of images on the page, drawn by --seed. Sizes and scores cover all images.",
-        json_schema_extra=_IMAGES,
     )
-    examples: int = Field(
-        18,
-        ge=1,
-        le=200,
-        description="Number of representative and of borderline images per group.",
-        json_schema_extra=_IMAGES,
-    )
+    examples: int = _IMAGES(18, "Number of representative and of borderline images per group.", ge=1, le=200)
 
     @property
     def max_bytes(self) -> int:

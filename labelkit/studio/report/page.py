@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,90 +20,52 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.studio.report.curves import Curves
-from labelkit.studio.report.findings import Finding, Neighbors
-from labelkit.studio.report.groups import Candidate, Grouping
-from labelkit.studio.report.images import Places, ShownImages, shown_text
-from labelkit.studio.report.overview import Overview, Scores
-from labelkit.studio.report.thumbnails import COLUMNS, LOSSLESS, TILES, Thumbnails
-from labelkit.studio.report.work import WorkStart, work_data
+from labelkit.studio.report.groups import Grouping
+from labelkit.studio.report.images import ShownImages, shown_text
+from labelkit.studio.report.thumbnails import COLUMNS, LOSSLESS
 
 _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("report.css", "work.css")
 _WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js", "work_take.js")
 _SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "work_state.js", "map.js", *_WORK, "main.js", "end.js")
 _LABEL_SCRIPTS = ("data.js", "tiles.js", "panel.js", "work_state.js", "map.js", *_WORK, "end.js")
+#: types of the columns of ``page_data``
+_KINDS = {
+    **dict.fromkeys(("group", "runnerUp", "label", "tile"), "<i4"),
+    **dict.fromkeys(("split", "choice"), "<i2"),
+    **dict.fromkeys(("point", "neighbor", "score"), "<u2"),
+    **dict.fromkeys(("usable", "tileSize"), "|u1"),
+    **dict.fromkeys(("confidence", "expected"), "<f4"),
+    "image": "<u8",
+}
 _NONE = 65_535
 # columns of a table that still can be read
 _WIDEST_TABLE = 40
 
 
-@dataclass(frozen=True)
-class PageContents:
-    """Everything that a report page shows.
+def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
+    """Render a report page as HTML; equal contents give equal bytes.
 
-    Attributes:
-        title: name of the store.
-        images: those shown.
-        store_rows: images of the store.
-        class_names: as in the store.
-        split_names: as in the store.
-        splits: (m,) int16, split of each image shown, -1 = none.
-        usable: (m,) bool, whether training may use the label.
-        overview: of the store.
-        candidates: its results.
-        grouping: groups, or ``None`` if there is no result with groups.
-        neighbors: of each image.
-        findings: what other commands found.
-        places: the map.
-        scores: of the groupings; or why there are none; ``None`` without labels or groups.
-        curves: of the run, if there is one.
-        thumbnails: of the images.
-        images_note: why there are no images at all, or empty.
-        max_size: that was asked for.
-        numbers: (m,) uint64 of the image files, so that a later page takes their thumbnails over.
-        start: what labeling in the page begins with.
+    Args:
+        page: what ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
+        data: what the page's script reads, see :func:`page_data`.
     """
-
-    title: str
-    images: ShownImages
-    store_rows: int
-    class_names: tuple[str, ...]
-    split_names: tuple[str, ...]
-    splits: NDArray[np.int16]
-    usable: NDArray[np.bool_]
-    overview: Overview
-    candidates: list[Candidate]
-    grouping: Grouping | None
-    neighbors: Neighbors
-    findings: tuple[Finding, ...]
-    places: Places
-    scores: Scores | str | None
-    curves: Curves | None
-    thumbnails: Thumbnails
-    images_note: str
-    max_size: str
-    numbers: NDArray[np.uint64]
-    start: WorkStart
-
-
-def render_page(page: PageContents) -> bytes:
-    """Render a report page as HTML; equal contents give equal bytes."""
-    environment = _environment()
     style, script = _texts(_STYLES), _script(_SCRIPTS)
-    html = environment.get_template("report.html.j2").render(
-        page=page,
-        version=__version__,
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(style, script),
-        data=Markup(script_safe_json(page_data(page))),
-        sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page.thumbnails.sheets],
-        names=page.images.names,
-        classes=[shown_text(name) for name in page.class_names],
-        stage="" if page.grouping is None else shown_text(page.grouping.result.stage),
-        crossing=_crossing(page),
-        lossless=LOSSLESS,
+    html = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            page=page,
+            version=__version__,
+            style=Markup(style),
+            script=Markup(script),
+            policy=_policy(style, script),
+            data=Markup(script_safe_json(data)),
+            sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page["thumbnails"].sheets],
+            classes=data["classes"],
+            crossing=_crossing(page["grouping"], data["classes"]),
+            lossless=LOSSLESS,
+        )
     )
     return html.encode("utf-8")
 
@@ -137,6 +98,7 @@ def _environment() -> Environment:
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda value: f"{value:.1f}"
+    environment.filters["shown"] = shown_text
     environment.filters["short"] = lambda value: f"{value:.4g}"
     return environment
 
@@ -158,52 +120,53 @@ def script_safe_json(value: Mapping[str, Any]) -> str:
     return text
 
 
-def page_data(page: PageContents) -> dict[str, Any]:
-    """Return the data that the page's script reads: names as JSON, arrays as base64 of little-endian numbers."""
-    grouping, near = page.grouping, page.neighbors
-    finite = near.scores[np.isfinite(near.scores)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    span = high - low if high > low else 1.0
-    steps = np.where(np.isfinite(near.scores), (near.scores.astype(np.float64) - low) / span * _NONE, 0)
-    nobody = np.full(len(page.images), -1)
+def page_data(
+    images: ShownImages,
+    grouping: Grouping | None,
+    metric: str,
+    columns: Mapping[str, NDArray[Any]],
+    **others: Any,
+) -> dict[str, Any]:
+    """Return the data that the page's script reads: names as JSON, arrays as base64 of little-endian numbers.
+
+    Args:
+        images: those of the page.
+        grouping: groups, or None.
+        metric: ``cosine``, ``l2`` or ``dot``.
+        columns: arrays by name, a row for each image: ``point``, ``tile``, ``tileSize``, ``choice``; others in place of
+            those that are made here of the grouping, or that are empty.
+        others: ``groups``, ``side``, ``tilesPerSheet``, ``work``, and what only one kind of page has.
+    """
+    nobody = np.full(len(images), -1)
+    every = {
+        "group": nobody if grouping is None else grouping.ids,
+        "runnerUp": nobody if grouping is None else grouping.runner_up,
+        "confidence": np.full(len(images), np.nan) if grouping is None else grouping.confidence,
+        "expected": np.zeros(0) if grouping is None or grouping.expected is None else grouping.expected,
+        "label": nobody,
+        "usable": np.zeros(len(images)),
+        "split": nobody,
+        "neighbor": np.zeros(0),
+        "score": np.zeros(0),
+        **columns,
+    }
     return {
-        "n": len(page.images),
-        "names": page.images.names,
-        "classes": [shown_text(name) for name in page.class_names],
-        "splits": [shown_text(name) for name in page.split_names],
-        "groups": [] if grouping is None else _groups(grouping),
+        "n": len(images),
+        "names": images.names,
+        "classes": [],
+        "splits": [],
         "measure": "" if grouping is None else grouping.measure,
-        "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[near.metric],
-        "neighbors": near.images.shape[1],
-        "scoreRange": [low, high if high > low else low + 1.0],
-        "side": page.thumbnails.side,
-        "quality": page.thumbnails.quality,
-        "maxSize": page.max_size,
-        "tilesPerSheet": TILES,
+        "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[metric],
+        "neighbors": 0,
+        "scoreRange": [0.0, 1.0],
         "tilesPerRow": COLUMNS,
-        "work": work_data(page.start),
-        "columns": {
-            "group": encode_array(nobody if grouping is None else grouping.ids, "<i4"),
-            "runnerUp": encode_array(nobody if grouping is None else grouping.runner_up, "<i4"),
-            "confidence": encode_array(
-                np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"
-            ),
-            "expected": encode_expected(grouping),
-            "label": encode_array(page.images.labels, "<i4"),
-            "usable": encode_array(page.usable, "|u1"),
-            "split": encode_array(page.splits, "<i2"),
-            "point": encode_array(page.places.points, "<u2"),
-            "tile": encode_array(page.thumbnails.tiles, "<i4"),
-            "image": encode_array(page.numbers, "<u8"),
-            "tileSize": encode_array(page.thumbnails.sizes, "|u1"),
-            "neighbor": encode_array(np.where(near.images < 0, _NONE, near.images), "<u2"),
-            "score": encode_array(np.rint(steps), "<u2"),
-            "choice": encode_array(page.start.choices, "<i2"),
-        },
+        "columns": {name: encode_array(values, _KINDS[name]) for name, values in every.items()},
+        **others,
     }
 
 
-def _groups(grouping: Grouping) -> list[dict[str, Any]]:
+def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
+    """Return the groups of a report page as its script reads them."""
     return [
         {
             "name": group.name,
@@ -218,16 +181,18 @@ def _groups(grouping: Grouping) -> list[dict[str, Any]]:
     ]
 
 
+def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tuple[list[float], dict[str, NDArray[Any]]]:
+    """Return the range of the scores, and the columns of nearest images and of their scores in it, in two bytes."""
+    finite = scores[np.isfinite(scores)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+    steps = np.where(np.isfinite(scores), (scores.astype(np.float64) - low) / (high - low) * _NONE, 0)
+    return [low, high], {"neighbor": np.where(near < 0, _NONE, near), "score": np.rint(steps)}
+
+
 def encode_array(values: NDArray[Any], kind: str) -> str:
     """Encode an array as base64 of a little-endian type such as ``<i4``."""
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
-
-
-def encode_expected(grouping: Grouping | None) -> str:
-    """Encode the probabilities of correct predictions as base64; empty if the grouping has none."""
-    if grouping is None or grouping.expected is None:
-        return ""
-    return encode_array(grouping.expected, "<f4")
 
 
 def _policy(style: str, script: str, more: str = "img-src data:") -> str:
@@ -240,12 +205,10 @@ def _policy(style: str, script: str, more: str = "img-src data:") -> str:
     )
 
 
-def _crossing(page: PageContents) -> list[tuple[str, list[int]]] | None:
+def _crossing(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:
     """Images of each class (row) in each group, if that fits a table."""
-    if page.grouping is None or len(page.grouping.groups) > _WIDEST_TABLE or len(page.class_names) > _WIDEST_TABLE:
+    if grouping is None or len(grouping.groups) > _WIDEST_TABLE or len(classes) > _WIDEST_TABLE:
         return None
-    counts = [dict(group.counts) for group in page.grouping.groups]
-    rows = [
-        (shown_text(name), [group.get(label, 0) for group in counts]) for label, name in enumerate(page.class_names)
-    ]
+    counts = [dict(group.counts) for group in grouping.groups]
+    rows = [(name, [group.get(label, 0) for group in counts]) for label, name in enumerate(classes)]
     return [row for row in rows if any(row[1])] or None

@@ -23,15 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelkit.commands.common.images.read import embedded_pixels
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
 from labelkit.progress import Task, current_progress
+from labelkit.store.embeddings import EmbeddingStore
 
 COLUMNS = 8
 TILES = COLUMNS * COLUMNS
 LOSSLESS = 100
-CHANGED = "not the image that was embedded"
-UNKNOWN = "not in the data set"
 
 # (side in pixels, WebP quality), the best first
 _SIZES = (
@@ -78,14 +77,6 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class EarlierThumbnails:
-    """Thumbnails of an earlier version of the page, and the (k,) uint64 ``image_numbers`` of its images."""
-
-    made: Thumbnails
-    images: NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
 class Pictures:
     """Image files of a page: the data set row (-1 = missing) and expected digest of each image."""
 
@@ -93,47 +84,51 @@ class Pictures:
     rows: NDArray[np.int64]
     sha256: NDArray[np.uint8]
 
+    @classmethod
+    def of_store(cls, source: ImageDataset | None, store: EmbeddingStore, rows: NDArray[np.int64]) -> Pictures:
+        """Find the files of rows (m,) of a store by name; without files, each image has a digest of its own."""
+        place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
+        there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
+        if store.has_images:
+            return cls(source, there, np.asarray(store.sha256)[rows])
+        own = np.zeros((len(rows), 4), dtype="<u8")
+        own[:, 0] = np.arange(len(rows))
+        return cls(source, there, own.view(np.uint8))
+
     def read(self, image: int, side: int) -> Image.Image | str:
         """Read an image, shrunk to sides of at most ``side``; return the reason as text if it cannot be shown."""
-        row = int(self.rows[image])
-        if self.source is None or row < 0:
-            return UNKNOWN
-        try:
-            encoded = self.source.source.read(row)
-            if encoded.sha256 != self.sha256[image].tobytes():
-                return CHANGED
-            pixels = encoded.decode(self.source.in_channels, least_side=_SHARPNESS * side)
-        except BadImage as error:
-            return error.reason
+        if self.source is None:
+            return "not in the data set"
+        row = int(self.rows[image]) if self.rows[image] >= 0 else None
+        pixels = embedded_pixels(
+            self.source, row, self.sha256[image], self.source.in_channels, least_side=_SHARPNESS * side
+        )
+        if isinstance(pixels, str):
+            return pixels
         picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
         picture.thumbnail((side, side), Image.Resampling.LANCZOS)
         return picture
 
 
 def make_thumbnails(
-    source: ImageDataset | None,
-    rows: NDArray[np.int64],
-    sha256: NDArray[np.uint8],
+    pictures: Pictures,
     image_sizes: NDArray[np.uint32],
     order: Sequence[int],
     max_bytes: int,
-    earlier: EarlierThumbnails | None = None,
+    earlier: tuple[Thumbnails, NDArray[np.uint64]] | None = None,
 ) -> Thumbnails:
     """Make the thumbnails of a page, at the best size and quality that fit into ``max_bytes``.
 
     Args:
-        source: the images; ``None`` if they are not to be found.
-        rows: (m,) int64 rows of ``source``, -1 = not there.
-        sha256: (m, 32) uint8 digests that the files had when they were embedded.
+        pictures: the images.
         image_sizes: (m, 2) height and width of the images.
         order: all images, those that are shown together side by side, the most important first.
         max_bytes: of all sheets in base64 together.
-        earlier: of an earlier page; only where digests are those of files.
+        earlier: of an earlier page, see :func:`read_thumbnails`; only where digests are those of files.
     """
-    pictures = Pictures(source, rows, sha256)
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        extended = None if earlier is None else _extended(earlier, pictures, order, pool)
+        extended = None if earlier is None else _extended(*earlier, pictures, order, pool)
         if extended is not None and sum(map(len, extended.sheets)) <= room:
             return extended
         sizes = _sizes_to_try(image_sizes)
@@ -143,8 +138,7 @@ def make_thumbnails(
             with current_progress().task(f"thumbnails of {side} pixels", total=number) as task:
                 made = _make(pictures, order[:number], side, quality, pool, task)
             if sum(map(len, made.sheets)) <= room:
-                left_out = len(order) - number
-                return made if not left_out else _with_left_out(made, left_out)
+                return replace(made, left_out=len(order) - number)
             if not sizes:
                 # fewer of the smallest; the sample was far too kind
                 order = order[: number // 2]
@@ -156,7 +150,7 @@ def image_numbers(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(sha256[:, :8]).view("<u8").ravel()
 
 
-def read_thumbnails(page: Path, max_size: str) -> EarlierThumbnails | None:
+def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.uint64]] | None:
     """Read the thumbnails from an earlier version of the page, if it had the same maximum size.
 
     Args:
@@ -164,7 +158,8 @@ def read_thumbnails(page: Path, max_size: str) -> EarlierThumbnails | None:
         max_size: of the new page.
 
     Returns:
-        ``None`` without such a page, or if some of its images had no thumbnail.
+        The thumbnails, and the (k,) ``image_numbers`` of their images; ``None`` without such a page, or if some of its
+        images had no thumbnail.
     """
     try:
         text = page.read_text(encoding="utf-8")
@@ -181,19 +176,18 @@ def read_thumbnails(page: Path, max_size: str) -> EarlierThumbnails | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None  # no page, or changed by other hands
     is_whole = len(tiles) == len(sizes) == len(images) > 0 and 0 <= tiles.min() <= tiles.max() < TILES * len(sheets)
-    return EarlierThumbnails(made, images) if is_whole else None
+    return (made, images) if is_whole else None
 
 
 def _extended(
-    earlier: EarlierThumbnails, pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
+    old: Thumbnails, earlier: NDArray[np.uint64], pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
 ) -> Thumbnails | None:
     """Take sheets over whose images are all shown, and make the others at the same size; ``None``: too few are."""
-    old = earlier.made
     images, sheet_of = image_numbers(pictures.sha256), old.tiles // TILES
-    dropped = np.unique(sheet_of[~np.isin(earlier.images, images)])  # nothing stays of an image that is not shown
+    dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # nothing stays of an image that is not shown
     kept = np.setdiff1d(np.arange(len(old.sheets)), dropped)
     usable = np.flatnonzero(np.isin(sheet_of, kept))
-    numbers, first = np.unique(earlier.images[usable], return_index=True)
+    numbers, first = np.unique(earlier[usable], return_index=True)
     there = np.isin(images, numbers)
     if there.mean() < _LEAST_HELD:
         return None
@@ -281,7 +275,3 @@ def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
     # method: the library's own choice, 4, takes twice as long with loss and four times without, for 2 % of the bytes
     sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=2)
     return buffer.getvalue()
-
-
-def _with_left_out(made: Thumbnails, left_out: int) -> Thumbnails:
-    return Thumbnails(made.side, made.quality, made.sheets, made.tiles, made.sizes, made.missing, left_out)

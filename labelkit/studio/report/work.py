@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +25,14 @@ SUGGESTED, CHOICES = 30, 5
 _DOUBTFUL_MARGIN = 0.1
 
 
-@dataclass(frozen=True)
-class WorkStart:
-    """Initial data of a labeling page: likely groups and suggested images.
-
-    Attributes:
-        key: what the browser keeps the work under: other images or groups begin anew.
-        paths: names of images as a table of labels has them, where the page shows other ones.
-        choices: (m, c) int16 likely groups of each image, the likeliest first, -1 = none.
-        suggested: (image, reason), the most useful first.
-        doubtful: confidence below which an image is doubtful.
-    """
-
-    key: str
-    paths: dict[int, str]
-    choices: NDArray[np.int16]
-    suggested: tuple[tuple[int, str], ...]
-    doubtful: float
-
-
-def start_work(
+def work_data(
     store: EmbeddingStore,
     images: ShownImages,
     grouping: Grouping | None,
     choices: NDArray[np.int16],
     suggested: tuple[tuple[int, str], ...] = (),
-) -> WorkStart:
-    """Collect the initial data of a labeling page.
+) -> dict[str, Any]:
+    """Return what labeling in a page begins with, as JSON for the page's script.
 
     Args:
         store: the store.
@@ -61,26 +41,16 @@ def start_work(
         choices: likely groups of each, see ``likely_groups``.
         suggested: see ``suggested_images``; none where the page asks a server for them.
     """
-    ids = [store.sample_ids[int(row)] for row in images.rows]
-    paths = {place: escaped_path(name) for place, name in enumerate(ids) if escaped_path(name) != images.names[place]}
-    return WorkStart(
-        key=store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
-        paths=paths,
-        choices=choices,
-        suggested=suggested,
-        doubtful=grouping.decided.limit if grouping is not None and grouping.decided is not None else _DOUBTFUL_MARGIN,
-    )
-
-
-def work_data(start: WorkStart) -> dict[str, Any]:
-    """Return the initial labeling data as JSON for the page's script."""
+    paths = {place: escaped_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
     return {
         "mode": "file",
-        "key": start.key,
-        "paths": {str(place): name for place, name in start.paths.items()},
-        "perImage": start.choices.shape[1],
-        "suggested": [list(one) for one in start.suggested],
-        "doubtful": start.doubtful,
+        # what the browser keeps the work under: other images or groups begin anew
+        "key": store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
+        # names of images as a table of labels has them, where the page shows other ones
+        "paths": {str(place): path for place, path in paths.items() if path != images.names[place]},
+        "perImage": choices.shape[1],
+        "suggested": [list(one) for one in suggested],
+        "doubtful": _DOUBTFUL_MARGIN if grouping is None or grouping.decided is None else grouping.decided["limit"],
         "mostLetters": MOST_LETTERS,
         "pathColumns": PATH_COLUMNS,
         "labelColumns": LABEL_COLUMNS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,28 +11,11 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
-from labelkit.metrics.clustering import (
-    adjusted_mutual_information,
-    adjusted_rand_index,
-    majority_accuracy,
-    normalized_mutual_information,
-)
-from labelkit.training.inputs import HeldOut, MonitorInputs
+from labelkit.metrics.clustering import majority_accuracy
+from labelkit.training.inputs import HeldOut
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
-
-
-class ProbeOptions(Protocol):
-    """Options of the kNN evaluation of features."""
-
-    @property
-    def knn_neighbors(self) -> int:
-        """Return the number of neighbors that vote."""
-
-    @property
-    def knn_temperature(self) -> float:
-        """Return the temperature of the kNN vote."""
 
 
 class RepresentationMonitor(Monitor):
@@ -64,24 +47,6 @@ class RepresentationMonitor(Monitor):
         self._held_out = held_out
         self._num_classes = num_classes
         self._k, self._temperature = k, temperature
-
-    @classmethod
-    def from_inputs(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
-        """Create the monitor from the inputs of a run and the options of a method.
-
-        Args:
-            inputs: rows, truth and held-out images.
-            config: options of the method.
-            num_classes: classes of the data set.
-        """
-        return cls(
-            inputs.rows,
-            inputs.truth,
-            inputs.held_out,
-            num_classes=num_classes,
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-        )
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and features; empty where no class is known."""
@@ -140,6 +105,8 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         rows: (m,) int64, rows whose class is known.
         truth: (m,) int64, those classes.
     """
+    from sklearn import metrics
+
     scores: dict[str, float] = {}
     parts: dict[str, list[float]] = {"nmi": [], "ami": [], "ari": [], "majority_accuracy": []}
     for name, table in method.groupings().items():
@@ -150,9 +117,9 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
             continue
         found = (
-            normalized_mutual_information(classes, groups),
-            adjusted_mutual_information(classes, groups),
-            adjusted_rand_index(classes, groups),
+            float(metrics.normalized_mutual_info_score(classes, groups)),
+            float(metrics.adjusted_mutual_info_score(classes, groups)),
+            float(metrics.adjusted_rand_score(classes, groups)),
             majority_accuracy(classes, groups),
         )
         for part, value in zip(parts, found, strict=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.formatting import percent
-from labelkit.metrics.retrieval import map_at_r, recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import HeldOut
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
@@ -75,9 +75,9 @@ class RetrievalMonitor(Monitor):
         if not state.is_main:
             return {}, None
         classes = labels[rows]
-        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
-        found = {f"recall_at_{k}": value for k, value in recall.items()}
-        return found | {"map_at_r": map_at_r(embeddings, classes)}, embeddings
+        scores = score_retrieval(embeddings, classes, ks=[k for k in self._ks if k < len(rows)])
+        found = {f"recall_at_{k}": value for k, value in scores.recall_at.items()}
+        return found | {"map_at_r": scores.map_at_r}, embeddings
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return Recall@1 and the NMI of the groups for the progress line."""
@@ -92,8 +92,8 @@ class RetrievalMonitor(Monitor):
             return None
         told = ", ".join(f"{names[name]} {percent(before[name])} before, {percent(after[name])} now" for name in worse)
         return (
-            f"training made the search of held-out images worse ({told}): use the network as it was, or train with "
-            "a lower --lr, larger images (--image-size), or its last stages alone (--freeze-stages)"
+            f"training made retrieval of held-out images worse ({told}): use the initial network, or train with a "
+            "lower --lr, larger images (--image-size), or only the last stages (--freeze-stages)"
         )
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:

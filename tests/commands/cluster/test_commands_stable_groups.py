@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,52 +17,28 @@ from labelkit.commands.cluster.options import (
 )
 from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig
-from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writing import EmbeddingRun
+from tests.running import read_table
 
 MakeNamed = Callable[..., EmbeddingStore]
 CORNERS = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1), "d": (-1, 0, 0), "e": (0, -1, 0)}
 
 
 @pytest.fixture
-def make_named(tmp_path: Path, make_store: Any) -> MakeNamed:
+def make_named(make_store: Any) -> MakeNamed:
     """Return a function: names of images to a store; their first letter tells the corner they lie in.
 
     An image is its name without folder: the digest is that of the rest, so that moved files are the same image.
     """
-    model = make_store([[1.0]], name="model.h5").model
 
     def make(name: str, images: Sequence[str], **columns: Any) -> EmbeddingStore:
         ids = sorted(images)
         bases = [image.rsplit("/", 1)[-1] for image in ids]
         rows = np.array([CORNERS[base[0]] for base in bases], dtype=np.float32)
         rows += [[0, 0, 0.001 * int(base[1:])] for base in bases]
-        logits = columns.pop("logits", None)
-        plan = EmbeddingPlan(
-            sample_ids=ids,
-            model=model,
-            dim=3,
-            batch_size=len(ids),
-            part_rows=len(ids),
-            normalized=False,
-            metric="cosine",
-            created_by="labelkit test",
-            extras={} if logits is None else {"logits": np.asarray(logits).shape[1]},
-            **columns,
-        )
-        run = EmbeddingRun.open(tmp_path / name, plan)
-        run.write_part(
-            0,
-            embeddings=rows,
-            sha256=np.stack([np.frombuffer(hashlib.sha256(base.encode()).digest(), np.uint8) for base in bases]),
-            file_sizes=np.ones(len(ids), dtype=np.uint64),
-            image_sizes=np.ones((len(ids), 2), dtype=np.uint32),
-            extras={} if logits is None else {"logits": np.asarray(logits, dtype=np.float32)},
-        )
-        run.publish()
-        return open_store(tmp_path / name)
+        store: EmbeddingStore = make_store(rows, name=name, sample_ids=ids, contents=bases, **columns)
+        return store
 
     return make
 
@@ -169,8 +143,7 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
     moved = {"a4": 1, "c0": 7, "c1": 7, "c2": 8, "c3": 8, "e0": 9, "e1": 9, "b4": -1}
     put(new, {name: moved.get(name, "abcde".index(name[0])) for name in new.sample_ids})
     told = diff(new, old, csv=tmp_path / "d.csv")
-    with (tmp_path / "d.csv").open(newline="") as file:
-        lines = {row["path"] or row["previous_path"]: row for row in csv.DictReader(file)}
+    lines = {row["path"] or row["previous_path"]: row for row in read_table(tmp_path / "d.csv")}
 
     assert [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["kept"]] == [
         (0, 0, 4),

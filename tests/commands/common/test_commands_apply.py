@@ -22,8 +22,9 @@ from labelkit.commands.common.apply import apply
 from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import SilentProgress, Task, use_progress
+from labelkit.progress import Task, use_progress
 from PIL import Image
+from tests.running import Heard
 
 
 def square(folder: Path, number: int) -> int:
@@ -87,16 +88,10 @@ def test_a_cluster_that_is_not_there_is_told_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-class Listener(SilentProgress):
-    """Counts what is said."""
+class Listener(Heard):
+    """Counts what is done, too."""
 
-    def __init__(self) -> None:
-        self.done = 0
-        self.messages: list[str] = []
-        self.warnings: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
+    done = 0
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         return nullcontext(self)
@@ -106,9 +101,6 @@ class Listener(SilentProgress):
 
     def skip(self, n: int) -> None:
         self.done += n
-
-    def warning(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 def apply_here(function: Any, items: Any, **options: Any) -> Iterator[tuple[Any, Any]]:

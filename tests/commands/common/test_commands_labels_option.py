@@ -57,7 +57,7 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
 
 
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'photos/bee/01\.png' is 'y', and as 'bee/01\.png' the same image is 'x'"):
+    with pytest.raises(DatasetError, match=r"'photos/bee/01\.png' is 'y', but as 'bee/01\.png' the same image is 'x'"):
         used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", "photos/bee/01.png,y"))
 
 
@@ -98,7 +98,7 @@ def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: E
     assert used(every, result) == {"wasp/01.png": "x"}
     assert used(plain, result) == used(plain, Path("labels-1")) == {"bee/01.png": "x", "cat/02.png": "y"}
     answer = labelkit("suggest", "--index", every.path, "--labels", result, "-n", "1", "--out", tmp_path / "next.csv")
-    assert f"{result}: 1 of 2 labels are of images that are here (same file)" in answer.err
+    assert f"{result}: 1 of 2 labels belong to images that are used here (same file)" in answer.err
 
 
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: 
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):
         used(plain, tmp_path / "photos.h5.results" / "k-means.h5")
-    with pytest.raises(ConfigError, match="names a column of --labels FILE"):
+    with pytest.raises(ConfigError, match="requires --labels FILE"):
         labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from pydantic import ValidationError
@@ -80,7 +80,7 @@ def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: d
 
 
 def test_a_number_is_given_or_searched() -> None:
-    with pytest.raises(ValidationError, match="leave out --num-classes"):
+    with pytest.raises(ValidationError, match="remove --num-classes"):
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 
@@ -93,7 +93,7 @@ def test_a_number_alone_has_nothing_to_draw() -> None:
 
 
 def test_rows_that_are_all_equal_are_said_to_be(make_store: Any) -> None:
-    with pytest.raises(DatasetError, match="rows are all equal"):
+    with pytest.raises(DatasetError, match="embeddings are equal"):
         categories(make_store(np.ones((30, 4))))
 
 
@@ -104,11 +104,6 @@ def test_two_different_rows_are_two_classes(make_store: Any) -> None:
 
     assert made["num_classes"] == 2
     assert sorted(entry["images"] for entry in made["classes"]) == [10, 10]
-
-
-def test_fewer_images_than_classes_are_refused(make_store: Any) -> None:
-    with pytest.raises(ConfigError, match=r"9 classes, but a tree of the 5 rows"):
-        categories(make_store(np.eye(5)), num_classes=9)
 
 
 def test_one_class_with_all_labels_leaves_the_others_without_a_name(make_store: Any) -> None:
@@ -131,10 +126,3 @@ def test_labels_at_random_are_said_to_contradict_the_images(make_store: Any) -> 
 
     assert any("labels contradict the images" in note for note in made["notes"])
     assert made["num_classes"] >= 6
-
-
-@pytest.mark.parametrize("options", [{}, {"num_classes": 6}])
-def test_not_a_number_is_refused(families: EmbeddingStore, spoil: Any, options: dict[str, Any]) -> None:
-    spoil(families, 7)
-    with pytest.raises(StoreError, match="finite"):
-        categories(families, **options)

@@ -7,28 +7,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from labelkit.algorithms import few_label_classifier as classify
-from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, group_rule
+from labelkit.algorithms.answer_rule import (
+    AnswerRule,
+    LinearShares,
+    blend_classifier,
+    group_rule,
+    nearest_mean_classifier,
+)
 from labelkit.algorithms.confidences import Temperatures
 from labelkit.algorithms.few_label_classifier import RowClassifier
 
 NO_CLASS = np.zeros(0, dtype=np.int64)
 
 
-@pytest.mark.parametrize("num_classes", [0, 1, 2, 4, 6])
-def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int
+@pytest.mark.parametrize(("num_classes", "weight"), [(0, 1.0), (1, 0.4), (2, 1.0), (4, 0.4), (6, 0.4)])
+def test_an_image_near_the_mean_of_a_group_begins_as_a_stored_row_of_it_does(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int, weight: float
 ) -> None:
-    monkeypatch.setattr(classify, "_MEMBERSHIP", 0.0)
+    monkeypatch.setattr(classify, "_GROUP_TEMPERATURE", 1e-3)  # an image is in the group of the nearest mean
     monkeypatch.setattr(classify, "ALPHA", 0.0)
     ids = np.arange(60) % 6
-    features = (np.eye(6)[ids] + rng.normal(0, 0.3, (60, 6))).astype(np.float32)
+    features = (np.eye(6)[ids] + rng.normal(0, 0.1, (60, 6))).astype(np.float32)
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RowClassifier(features, labels)
-    shares = judge.shares(labels, ids, class_of_group)
+    shares = judge.shares(labels, ids, class_of_group, group_weight=weight)
 
-    rule = judge.rule(labels, ids, class_of_group, shares)
+    rule = judge.rule(labels, ids, class_of_group, shares, group_weight=weight)
     found = rule.predict_shares(features, features)
 
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
@@ -92,7 +98,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RowClassifier(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, ids, class_of_group)
-    rule = replace(judge.rule(labels, ids, class_of_group, shares), square_roots=positive)
+    rule = replace(judge.rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
 
     found = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
@@ -101,6 +107,22 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     assert found.temperatures == Temperatures(0.6, 1.3)
     np.testing.assert_array_equal(found.predict_shares(features, features), rule.predict_shares(features, features))
     assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
+    assert found.group_weight == 0.7
+    kept["rule_settings"] = kept["rule_settings"][:3]
+    first = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
+    assert first is not None
+    assert (first.square_roots, first.group_weight) == (False, 1.0)
+
+
+def test_the_classifier_gives_away_what_new_groups_lose() -> None:
+    shares = np.array([[0.2, 0.3, 0.5]])
+
+    found = blend_classifier(
+        shares, np.array([[0.9, 0.1]]), np.array([0, 1]), np.array([False, False, True]), share=0.5, group_weight=0.4
+    )
+
+    # of .5 that the known groups have, half goes by the classifier, with the .3 that the new one loses
+    np.testing.assert_allclose(found, [[0.1 + (0.25 + 0.3) * 0.9, 0.15 + (0.25 + 0.3) * 0.1, 0.2]])
 
 
 def test_square_roots_count_whatever_the_length_of_an_image() -> None:
@@ -122,3 +144,14 @@ def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
 
     assert found.named.tolist() == [0, 2]
     assert np.isnan(found.confidence).all()
+
+
+def test_the_nearest_mean_has_the_posterior_of_spherical_groups(rng: np.random.Generator) -> None:
+    images, means = rng.normal(size=(5, 3)), np.array([[0, 0, 1], [np.nan] * 3, [1, 2, 0]])
+
+    shares = nearest_mean_classifier(means, 0.4)(images.astype(np.float32))
+
+    distances = np.square(images[:, None] - means[None, [0, 2]]).sum(axis=2)
+    densities = np.exp(-distances / 0.8)
+    np.testing.assert_allclose(shares[:, [0, 2]], densities / densities.sum(axis=1, keepdims=True), rtol=1e-4)
+    assert (shares[:, 1] == 0).all()

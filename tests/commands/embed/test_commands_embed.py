@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -163,39 +158,22 @@ def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, 
     assert embed(index, **options, overwrite=True).dim == 192
 
 
-def test_a_killed_embed_goes_on_and_ends_with_the_same_bytes(
-    photos: Path, trained: Path, tmp_path: Path, own_cache: Path
+def test_an_embed_that_is_stopped_goes_on_and_ends_with_the_same_bytes(
+    photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # batches of two, committed one by one and slowly, so that there are many moments to be killed at
     options: dict[str, Any] = {"dataset": str(photos), "checkpoint": trained, "batch_size": 2, "part_rows": 2}
-    killed, parts = tmp_path / "killed.h5", tmp_path / "killed.h5.run" / "parts"
-    code = f"""
-import sys, time
-from pathlib import Path
-from labelkit.options.embed import EmbedConfig
-from labelkit.models.inference import PixelNetwork
-from labelkit.commands.embed.embed import embed_images
-from labelkit.store.writing import EmbeddingRun
-write_part = EmbeddingRun.write_part
-def write_slowly(*args, **kwargs):
-    write_part(*args, **kwargs)
-    time.sleep(0.2)
-EmbeddingRun.write_part = write_slowly
-dataset, checkpoint, out = sys.argv[1:]
-embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_size=2, part_rows=2,
-                         threads={torch.get_num_threads()}))
-"""
-    command = [sys.executable, "-c", code, str(photos), str(trained), str(killed)]
-    with subprocess.Popen(command, env={**os.environ, "LABELKIT_CACHE": str(own_cache)}) as process:
-        deadline = time.monotonic() + 120
-        while len(list(parts.glob("*.h5"))) < 3 and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert 3 <= len(list(parts.glob("*.h5"))) < 24
-    assert not killed.exists()
+    stopped, write_part = tmp_path / "stopped.h5", EmbeddingRun.write_part
 
-    left = 48 - 2 * len(list(parts.glob("*.h5")))
+    def write_three(run: EmbeddingRun, part: int, **values: Any) -> None:
+        if part == 3:
+            raise KeyboardInterrupt
+        write_part(run, part, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddingRun, "write_part", write_three)
+        with pytest.raises(KeyboardInterrupt):
+            embed(stopped, **options)
+    assert not stopped.exists()
     totals: list[int | None] = []
 
     class Listener(SilentProgress):
@@ -204,13 +182,13 @@ embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_
             return super().task(description, total)
 
     with use_progress(Listener()):
-        finished = embed(killed, **options)
+        finished = embed(stopped, **options)
 
-    assert totals == [left]
+    assert totals == [42]
     whole = embed(tmp_path / "whole.h5", **options)
     assert_same_bytes(finished, whole)
-    assert killed.read_bytes() == whole.path.read_bytes()
-    assert not (tmp_path / "killed.h5.run").exists()
+    assert stopped.read_bytes() == whole.path.read_bytes()
+    assert not (tmp_path / "stopped.h5.run").exists()
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_without_any_weights_one_error_names_both_ways(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"random_weights": True}, "give --backbone"),
+        ({"random_weights": True}, "pass --backbone"),
         ({"weights": Path("w.pth"), "pretrained": True}, "choose one of --pretrained"),
         ({"weights": Path("w.pth"), "random_weights": True}, "choose one of --pretrained"),
     ],

@@ -156,7 +156,7 @@ def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
 def test_rows_of_another_model_are_refused_with_the_key_that_differs(
     old: EmbeddingStore, photos: Path, tmp_path: Path, options: dict[str, Any], key: str
 ) -> None:
-    with pytest.raises(Mismatch, match=r"was not embedded as this run does") as caught:
+    with pytest.raises(Mismatch, match=r"was embedded differently from this run") as caught:
         embed(tmp_path / "x.h5", photos, reuse=old.path, **options)
 
     assert key in caught.value.problem

@@ -30,5 +30,5 @@ def test_a_run_that_goes_on_has_the_images_that_it_began_with(photos: Path, tmp_
     assert fewer.sample_ids == found.sample_ids[::2]
     assert fewer.source.read(1).sha256 == found.source.read(2).sha256
     plan.sample_ids = (*found.sample_ids[:2], "zz/gone.png")
-    with pytest.raises(DatasetError, match=r"1 images are gone since this run began, first: 'zz/gone.png'"):
+    with pytest.raises(DatasetError, match=r"1 images have disappeared since this run began, first: 'zz/gone.png'"):
         _listed_as(found, plan)

@@ -130,9 +130,9 @@ def test_shards_hold_the_views_and_pack_puts_them_together(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--view-seed", 1), "--view-seed goes with --views"),
-        (("--view-augmentation", "box"), "--view-augmentation goes with --views"),
-        (("--views", 2, "--fast-decode"), "--views cut boxes"),
+        (("--view-seed", 1), "--view-seed requires --views"),
+        (("--view-augmentation", "box"), "--view-augmentation requires --views"),
+        (("--views", 2, "--fast-decode"), "cannot be combined with --views"),
         (("--views", 0), "views"),
     ],
 )

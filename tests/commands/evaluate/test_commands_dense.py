@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.evaluate.dense import FrozenNetwork
-from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
+from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.commands.evaluate.patch_clusters import match_by_iou
-from labelkit.commands.evaluate.segmentation import tune_network
+from labelkit.commands.evaluate.segmentation import train_segmenter
 from labelkit.commands.evaluate.tracking import frame_size
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
@@ -80,7 +80,8 @@ def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder
     )
     dataset = load_dataset(str(folder), data_root=folder)
 
-    tuned = tune_network(config, FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), 1e-3, seed=0)
+    frozen = FrozenNetwork(network, 32, 8)
+    tuned, _ = train_segmenter(config, frozen, dataset, dataset.in_split("train"), 1e-3, seed=0)
 
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
     # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.commands.evaluate.detection import Updates, layer_depth, train_detector
+from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
@@ -61,7 +61,7 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
     assert done.json["per_class"][2]["box_ap"] is None  # no bird to be found
     lacking = labelkit(*words)
     assert lacking.code == 2
-    assert "needs pycocotools. pip install pycocotools" in lacking.err
+    assert "needs pycocotools. Run `pip install pycocotools`" in lacking.err
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
@@ -134,9 +134,8 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
         (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
         (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
-        (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
-        (("--train-sizes", "16"), 2, "of 32 pixels or more"),
-        (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay is of the backbone"),
+        (("--longer-side", 32), 2, "longer_side 32 must be at least the shorter side, 64"),
+        (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay has no effect"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_line(
@@ -155,7 +154,7 @@ def test_a_missing_image_and_a_broken_outline_are_named(labelkit: Any, root: Pat
     path.write_text(json.dumps(table))
     answer = labelkit(*words)
     assert answer.code == 3
-    assert "000000000005.jpg: segmentation is no list of polygons" in answer.err
+    assert "000000000005.jpg: segmentation is not a list of polygons" in answer.err
     put(root / "coco/train2017/000000000001.jpg", b"no image")
     answer = labelkit(*words, "--detector", "faster-rcnn")
     assert (answer.code, "000000000001.jpg: not an image" in answer.err) == (3, True), answer.err

@@ -120,7 +120,7 @@ def test_what_cannot_be_scored_is_refused(
     tmp_path: Path, run: Path, index: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "Pass either --checkpoint" in refuse(capsys, 2)
-    assert "give either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
+    assert "pass either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
     assert "no split 'val'" in refuse(capsys, 2, "--index", index, "--split", "dev")
     assert "train is used for training" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
     assert "does not exist" in refuse(capsys, 3, "--checkpoint", tmp_path / "gone")

@@ -11,7 +11,7 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.commands.evaluate.retrieval import evaluate_retrieval
 from labelkit.errors import ConfigError, Mismatch, StoreError
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.retrieval import score_retrieval
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 
@@ -120,10 +120,10 @@ def test_scores_are_those_of_the_functions(embedded: Path) -> None:
 
     found = evaluate(embedded, k=(1, 2, 8), split=("all",))
 
-    recall = recall_at_k(rows, labels, (1, 2, 8))
-    assert found["recall"] == {str(k): pytest.approx(value) for k, value in recall.items()}
-    assert found["map_at_r"] == pytest.approx(map_at_r(rows, labels))
-    assert found["r_precision"] == pytest.approx(r_precision(rows, labels))
+    scores = score_retrieval(rows, labels, ks=(1, 2, 8))
+    assert found["recall"] == {str(k): pytest.approx(value) for k, value in scores.recall_at.items()}
+    assert found["map_at_r"] == pytest.approx(scores.map_at_r)
+    assert found["r_precision"] == pytest.approx(scores.mean_r_precision)
 
 
 def test_nmi_is_one_for_separate_classes_and_can_be_left_out(make_store: Any) -> None:
@@ -152,7 +152,7 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": (8,)}, "8 neighbors among 7 images"),
+        ({"k": (8,)}, "only 7 images are available, not 8"),
         ({"split": ("val",)}, "^--split: .* has no split 'val'"),
         ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
         ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
@@ -167,7 +167,7 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
     with pytest.raises(StoreError, match="no image of all has a label"):
         evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
-    with pytest.raises(StoreError, match="no image has another one of its class"):
+    with pytest.raises(StoreError, match="no image has another image of its class"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 2]).path, k=(1,))
     with pytest.raises(StoreError, match="1 embeddings are all zero"):
         evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))

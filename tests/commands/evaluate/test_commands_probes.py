@@ -10,12 +10,10 @@ import torch
 import torchvision.transforms.functional as vision
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.training_data import eval_images, prepare_data
-from labelkit.commands.evaluate.options import EvaluateProbesConfig
-from labelkit.commands.evaluate.probes import _images, make_crops, resize_side
+from labelkit.commands.evaluate.probes import EvalImages, make_crops, resize_side
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
-from labelkit.training.devices import Runtime
 
 SHORT = (
     "--epochs",
@@ -72,9 +70,10 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     prepared = prepare_data(options)
     judged = eval_images(options, prepared)
     assert judged is not None
-    config = EvaluateProbesConfig(checkpoint=run)
+    of_run = {"base_size": 37, "num_workers": 0, "max_bad_fraction": 0.0}
     train, test = (
-        _images(config, images, network, Runtime(device="cpu"), 0.0) for images in (prepared.dataset, judged)
+        EvalImages.for_network(images, network, torch.device("cpu"), **of_run).labeled()
+        for images in (prepared.dataset, judged)
     )
     with seeded_init(0):
         linear = torch.nn.Linear(128, 10)
@@ -82,7 +81,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     for epoch, lr in enumerate((0.1, 0.01)):
         optimizer.param_groups[0]["lr"] = lr
         order = keyed_generator(0, "probes", epoch).permutation(train.rows)
-        for batch in train.batches(ViewSpec(32), order, 50, 0, epoch):
+        for batch in train.batches(ViewSpec(32), order, 50, seed=0, epoch=epoch):
             with torch.no_grad():
                 features = network.embed(batch.images)
             loss = torch.nn.functional.cross_entropy(linear(features), train.classes(batch.rows))
@@ -90,7 +89,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
             loss.backward()
             optimizer.step()
     right = 0
-    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50, None, 0):
+    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50):
         with torch.no_grad():
             named = linear(network.embed(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
         right += int((named == test.classes(batch.rows)).sum())
@@ -123,4 +122,4 @@ def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) 
     assert "no split 'val'" in " ".join(done.err.split())
     done = labelkit("evaluate", "probes", "--checkpoint", run, "--lr-drop-epochs", "2,1")
     assert done.code == 2
-    assert "must be positive and increase" in done.err
+    assert "must be positive and increasing" in done.err

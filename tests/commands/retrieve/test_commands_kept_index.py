@@ -1,10 +1,7 @@
-"""The index of a store that grows, changes, and lies in several blocks; what a killed command leaves."""
+"""The index of a store that grows, changes, and lies in several blocks."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.retrieve import retrieve_images
 from labelkit.formatting import percent
 from numpy.typing import NDArray
-from tests.tiers import quick_every
 
 QUERIES = tuple(range(0, 900, 30))
 KINDS = ["hnsw", "ivfpq"]
@@ -67,38 +63,6 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
     # the index of what the store was before is no longer needed
     assert [path.exists() for path in (before, *cache.glob("*.index"))] == [False, True]
     assert hits(retrieve(store, search=kind)) == hits(retrieve(store))
-
-
-KILLED = """
-import os, signal, sys
-import faiss
-from labelkit.cli.main import main
-
-def write(index, to):
-    write_index(index, to)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-write_index, faiss.write_index = faiss.write_index, write
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", quick_every(2, KINDS))
-def test_what_a_killed_command_leaves_is_the_index_of_before(
-    make_store: Any, cache: Path, rows: Any, kind: Any
-) -> None:
-    part = make_store(rows[:900], name="part.h5").path
-    before = hits(retrieve(part, search=kind))
-    whole = make_store(rows, name="all.h5").path
-
-    words = ["retrieve", "--index", str(whole), "--query-rows", "0", "--search", kind]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, check=False)
-
-    assert killed.returncode == -signal.SIGKILL
-    again = retrieve(part, search=kind)
-    assert (again["search"]["added_rows"], hits(again)) == (0, before)
-    assert retrieve(whole, search=kind)["search"]["added_rows"] == 300
 
 
 def said_by_auto(labelkit: Any, store: Path, *words: object, queries: str = "0") -> Any:

@@ -100,24 +100,18 @@ BAD = {
     "too many images": (
         ("--num-images", "49"),
         2,
-        "--num-images: 49 images of photos, which has only 48. Request fewer.",
+        "--num-images: photos has only 48 images, not 49. Request fewer images.",
     ),
-    "no images": (("--num-images", "0"), 2, "--num-images: must be >= 1 (value 0)"),
     "row": (("--rows", "3,48"), 2, "--rows: row 48 is out of range: photos has 48 images. Rows count from 0 to 47."),
     "two choices": (
         ("--rows", "3", "--num-images", "2"),
         2,
-        "choose images by one of --num-images, --rows and --image",
+        "choose images by only one of --num-images, --rows and --image",
     ),
-    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "--dataset cannot be combined with --image"),
+    "image and data root": (("--image", "x.png", "--data-root", "."), 2, "--data-root cannot be combined with --image"),
     "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Pass an image file."),
     "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
-    "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),
-    "no such run": (("--checkpoint", "{tmp}/run"), 3, "{tmp}/run: does not exist. Train first"),
-    "no run": (("--checkpoint", "{tmp}"), 3, "{tmp}: is not a run folder"),
-    "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png is something else, where a picture is"),
-    "picture is a folder": (("--out", "{tmp}", "--overwrite"), 2, "--out: {tmp} is a folder"),
-    "no folder": (("--out", "{tmp}/none/a.png"), 2, "the folder of {tmp}/none/a.png does not exist"),
+    "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png exists, but is not a picture"),
     "picture too large": (("--rows", ",".join(["1"] * 200)), 2, "200 images and 2 blocks make an image of"),
 }
 

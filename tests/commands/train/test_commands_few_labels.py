@@ -34,7 +34,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
         (["--num-labels", "5"], 2, "5 labels for 10 classes"),
         (["--num-labels", "5000"], 2, "labeled images per class are requested"),
         (["--num-labels", "none"], 2, "is required for --label-split few-labels"),
-        (["--labeled-batch-size", "64"], 2, "leaves no place for others"),
+        (["--labeled-batch-size", "64"], 2, "leaves no unlabeled images"),
         (["--trainer", "mixmatch"], 2, "must be half of batch_size 64"),
         (["--max-steps", "10"], 2, "max_steps 10 is less than the first phase"),
         (["--cap", "0.5"], 2, "must be >= 1"),
@@ -56,7 +56,7 @@ def test_what_cannot_be_grown_from_is_said_at_once(
         ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
         ("lmcs", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
         ("snowball", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
-        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps is of supervised"),
+        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps requires supervised"),
         ("freematch", ["--ema-ramp", "linear"], "No such option"),  # one decay from start to end
     ],
 )

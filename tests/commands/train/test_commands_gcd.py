@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tiers import quick_every
 
 FEW = ("--dataset", "digits", "--max-per-class", "12")
 
@@ -15,13 +14,10 @@ FEW = ("--dataset", "digits", "--max-per-class", "12")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    quick_every(
-        2,
-        [
-            ("ss-kmeans", ("--seed", "3", "--old-classes", "1,4-7")),
-            ("k-means", ("--label-split", "none", "--supervised-weight", "0")),
-        ],
-    ),
+    [
+        ("ss-kmeans", ("--seed", "3", "--old-classes", "1,4-7")),
+        ("k-means", ("--label-split", "none", "--supervised-weight", "0")),
+    ],
 )
 def test_the_printed_accuracy_is_that_of_the_named_command_on_the_embedded_rows(
     labelkit: Any, tmp_path: Path, algorithm: str, options: tuple[str, ...]

@@ -67,7 +67,7 @@ def test_the_assembly_of_images_is_drawn_and_told(
     [
         (("--holdout-classes", "Korean_*"), 2, "no class 'Korean_*'"),
         (("--holdout-classes", "*"), 2, "6 of 6 classes"),
-        (("--holdout-classes", "half", "--holdout", "0.5"), 2, "exclude each other"),
+        (("--holdout-classes", "half", "--holdout", "0.5"), 2, "cannot be combined"),
         (("--holdout", "1.5"), 2, "must be > 0 and < 1"),
         (("--san-before", "block6"), 2, "no stage 'block6'"),
         (("--batch-size", "16"), 2, "3 classes have labels"),

@@ -14,7 +14,8 @@ from labelkit.commands.common.training_data import PreparedData, choose_labels, 
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.data import DataConfig
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import use_progress
+from tests.running import Heard
 
 
 def prepare(dataset: Path | str, **options: Any) -> PreparedData:
@@ -160,14 +161,6 @@ def test_test_images_are_never_labeled_even_when_all_splits_are_used(photos: Pat
     assert not prepared.split.labeled[is_test].any()
     assert prepared.split.labeled[~is_test].all()
     assert (prepared.labels[is_test] == -1).all()
-
-
-class Heard(SilentProgress):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path, tmp_path: Path) -> None:

@@ -29,13 +29,12 @@ from labelkit.store.array_files import (  # noqa: E402  # noqa: E402
     write_neighbors,
     write_prototypes,
 )
-from labelkit.store.embeddings import open_store  # noqa: E402
+from labelkit.store.embeddings import ModelIdentity, open_store  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import EmbeddingPlan, PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
 from labelkit.store.writing import (  # noqa: E402
     EmbeddingRun,
-    imported_model,
     write_imported,
 )
 from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
@@ -146,7 +145,7 @@ def make_golden_imageless_store(target: Path) -> None:
     """Three rows without images, as float16, in another order than their names."""
     plan = EmbeddingPlan(
         sample_ids=["a.png", "b.png", "größe/c.png"],
-        model=imported_model("elsewhere", "rows.npy", "elsewhere"),
+        model=ModelIdentity("elsewhere", source="rows.npy", preprocess={"imported": "elsewhere"}),
         dim=2,
         batch_size=1,
         normalized=False,

@@ -13,6 +13,7 @@ from labelkit.data.datasets import ImageDataset, Objects
 from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
+from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
 
 VAL = "coco/annotations/instances_val2017.json"
@@ -68,22 +69,24 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
     [
         (lambda table: table.pop("categories"), "has no categories"),
         (lambda table: table.update(categories=[]), "has no categories"),
-        (lambda table: table.update(annotations={}), "annotations is not a list"),
-        (lambda table: table["annotations"].append(3), "annotations[8]: image_id is missing or not an integer"),
-        (_change("categories", 1, name="person"), "names category 3 (person) twice"),
+        (lambda table: table.update(annotations={}), "annotations: Input should be a valid array"),
+        (lambda table: table["annotations"].append(3), "annotations.8: Input should be an object"),
+        (_change("categories", 1, name="person"), "gives two categories one name"),
         (_change("categories", 1, name="tandem"), "its categories are not those of instances_train2017.json"),
         (_change("images", 0, id=6), "names image 6 twice"),
-        (_change("images", 0, height="128"), "image 5: height and width are not integers"),
-        (_change("images", 0, file_name="../5.jpg"), "names 'val2017/../5.jpg', which is outside the data set"),
+        (_change("images", 0, height="128"), "images.0.height: Input should be a valid integer"),
         (_change("images", 0, file_name="gone.jpg"), "missing: val2017/gone.jpg"),
-        (_change("annotations", 0, image_id=99), "annotation 50 refers to image 99, which is not in images"),
-        (_change("annotations", 0, category_id=2), "annotation 50 refers to category 2, which is not in categories"),
-        (_change("annotations", 0, bbox=[1, 2, 3]), "annotation 50: bbox [1, 2, 3] is not left, top, width, height"),
-        (_change("annotations", 0, bbox=[1, 2, -3, 4]), "annotation 50: bbox [1, 2, -3, 4] is not left"),
+        (_change("annotations", 0, image_id=99), "annotation 50 refers to image 99, which is not in the file"),
+        (_change("annotations", 0, category_id=2), "annotation 50 refers to category 2, which is not in the file"),
+        (_change("annotations", 0, bbox=[1, 2, 3]), "annotations.0.bbox.3: Field required"),
+        (
+            _change("annotations", 0, bbox=[1, 2, -3, 4]),
+            "annotations.0.bbox.2: Input should be greater than or equal to 0",
+        ),
         # right and bottom in place of width and height
         (
             _change("annotations", 0, bbox=[113, 100, 129, 116]),
-            "annotation 50: bbox [113, 100, 129, 116] lies mostly outside its image of 160 x 128 pixels",
+            "annotation 50: bbox [113.0, 100.0, 129.0, 116.0] lies mostly outside its image of 160 x 128 pixels",
         ),
     ],
 )
@@ -128,10 +131,10 @@ def test_voc_2007_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: P
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("<name>bicycle", "<name>zebra", "object 1 has class 'zebra', which is not a VOC class"),
-        ("<xmin>12", "<xmin>left", "object 1: xmin 'left' is no number"),
+        ("<name>bicycle", "<name>zebra", "has an object of class 'zebra', which is not a VOC class"),
+        ("<xmin>12", "<xmin>left", "is damaged: could not convert string to float: 'left'"),
         ("<xmax>27", "<xmax>127", "object 1 lies mostly outside its image of 64 x 48 pixels"),
-        ("</annotation>", "", "is not XML"),
+        ("</annotation>", "", "is damaged"),
     ],
 )
 def test_a_damaged_xml_is_refused_with_its_place(tmp_path: Path, before: str, after: str, said: str) -> None:
@@ -189,9 +192,9 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
 @pytest.mark.parametrize(
     ("outline", "said"),
     [
-        ([[1, 1, 2, 2]], "no list of polygons"),
-        ([], "no list of polygons"),
-        ([[1, 1, 4, 1, 4, "3"]], "no list of polygons"),
+        ([[1, 1, 2, 2]], "not a list of polygons"),
+        ([], "not a list of polygons"),
+        ([[1, 1, 4, 1, 4, "3"]], "not a list of polygons"),
         ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
         ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
         ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a text"),
@@ -202,5 +205,13 @@ def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, sa
     with pytest.raises(ValueError, match=said):
         rasterize([outline], 5, 6)
     objects = Objects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
-    with pytest.raises(DatasetError, match=r"jpg: .*Mend its annotation"):
+    with pytest.raises(DatasetError, match=r"jpg: .*Correct its annotation"):
         read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))
+
+
+def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDataset) -> None:
+    assert listed.root is not None
+    with Image.open(listed.root / listed.sample_ids[0]) as image:
+        image.resize((80, 64)).save(listed.root / listed.sample_ids[0])
+    with pytest.raises(DatasetError, match="the image has 80 x 64 pixels, its annotation says 160 x 128"):
+        read_example(listed.source, 3, ExamplePlan.of(listed, 0))

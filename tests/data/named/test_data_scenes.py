@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.named import scenes
-from labelkit.data.named.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
+from labelkit.data.named.generated import read_generated
+from labelkit.data.named.layouts import Count
 from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, scene_label
 from labelkit.data.named.scenes import SCENES as SOURCE
+from labelkit.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +23,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # drawing a hundred images takes a second
     monkeypatch.setattr("labelkit.data.named.generated._BLOCK", 4)
     return tmp_path / "cache"
+
+
+def listed(name: str, counts: dict[str, int]) -> ImageDataset:
+    spec = replace(DATASETS[name], num_images={split: Count(count) for split, count in ({"train": 0} | counts).items()})
+    return read_generated(spec, Path(), False)
 
 
 @pytest.mark.parametrize("source", [OBJECTS, SOURCE, DIGITS])
@@ -90,7 +99,7 @@ def test_digits_of_validation_are_never_shown_in_training() -> None:
 
 
 def test_listing_draws_nothing_and_rows_are_images_of_their_numbers(cache: Path) -> None:
-    dataset = load_generated(SCENES, {"train": 6, "val": 2})
+    dataset = listed("scenes", {"train": 6, "val": 2})
     assert not cache.exists()
     row = dataset.sample_ids.index("train/00005.png")
     pixels = dataset.source.read(row).decode(3)
@@ -98,11 +107,11 @@ def test_listing_draws_nothing_and_rows_are_images_of_their_numbers(cache: Path)
     assert np.array_equal(pixels, draw_scene(0, 0, SOURCE, 5).image)
     assert np.array_equal(dataset.masks.read(row), draw_scene(0, 0, SOURCE, 5).mask)
     assert dataset.mask_classes[0] == "background"
-    assert len(list(cache.rglob("*.bin"))) == 1
+    assert len(list(cache.rglob("*.npz"))) == 1
 
 
 def test_selected_rows_and_copies_for_workers_read_the_same() -> None:
-    dataset = load_generated(SCENE_OBJECTS, {"train": 3, "val": 3}).select([1, 4])
+    dataset = listed("scene_objects", {"train": 3, "val": 3}).select([1, 4])
     copy = pickle.loads(pickle.dumps(dataset))
     for row, (split, number) in enumerate(((0, 1), (1, 1))):
         drawn = draw_scene(0, split, OBJECTS, number)
@@ -112,7 +121,7 @@ def test_selected_rows_and_copies_for_workers_read_the_same() -> None:
 
 
 def test_films_are_folders_of_frames_with_object_numbers() -> None:
-    dataset = load_generated(SCENE_VIDEOS, {"val": 2})
+    dataset = listed("scene_videos", {"val": 16})
     assert dataset.sample_ids[8] == "val/00001/00.png"
     assert dataset.mask_classes == ()
     assert dataset.masks is not None
@@ -123,13 +132,13 @@ def test_films_are_folders_of_frames_with_object_numbers() -> None:
 
 
 def test_what_was_drawn_is_read_again_and_damage_is_noticed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_generated(SCENES, {"val": 2}).source.read(0).decode(3)
-    (path,) = cache.rglob("*.bin")
+    first = listed("scenes", {"val": 2}).source.read(0).decode(3)
+    (path,) = cache.rglob("*.npz")
     content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
-    assert path.read_bytes() == content
+    path.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    assert np.array_equal(listed("scenes", {"val": 2}).source.read(0).decode(3), first)
+    assert path.read_bytes()[500] == content[500]
     path.write_bytes(content[:100])
-    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
+    assert np.array_equal(listed("scenes", {"val": 2}).source.read(0).decode(3), first)
     monkeypatch.delattr("labelkit.data.named.scenes.draw_scene")
-    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
+    assert np.array_equal(listed("scenes", {"val": 2}).source.read(0).decode(3), first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
@@ -13,11 +12,10 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.boxes import MAX_DRAWS, boxes_of_views, overlap_areas, overlapping_boxes
+from labelkit.data.views.boxes import boxes_of_views, overlap_areas
 from labelkit.data.views.recipes import crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import affine_matrices, apply_views
-from numpy.typing import NDArray
 
 KEYS = np.arange(400)
 SIDES = (np.full(400, 60), np.full(400, 90))
@@ -80,21 +78,18 @@ def test_a_box_depends_on_its_own_image_alone() -> None:
         assert np.array_equal(whole[7:9], part)
 
 
-@pytest.mark.parametrize("num_anchors", [1, 2])
-def test_a_box_that_never_fits_ends_in_its_anchors(num_anchors: int) -> None:
-    anchors = [np.array([[0.0, 0, 10, 10]]), np.array([[5.0, 5, 20, 20]])][:num_anchors]
-    draws: list[int] = []
-
-    def redraw(draw: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
-        draws.append(draw)
-        return np.array([[50.0, 50, 60, 60]])
-
-    made = overlapping_boxes(
-        np.array([[50.0, 50, 60, 60]]), anchors, np.ones(1), redraw, lambda where: np.array([[0.0, 1.0, 0.5, 0.0]])
-    )
-    assert draws == list(range(1, MAX_DRAWS))
-    # sides: half and all of the 5 x 5 in common; halfway and not at all moved
-    assert made.tolist() == ([[0, 0, 10, 10]] if num_anchors == 1 else [[6.25, 5, 8.75, 10]])
+def test_a_box_that_never_fits_ends_in_its_anchors() -> None:
+    small = ViewSpec(32, area_range=(0.1, 0.2))
+    never = replace(small, area_range=(0.3, 1.0), anchors=(0,), min_overlap=0.5)
+    of_two = replace(never, anchors=(0, 1))
+    first, second, third = boxes_of_views((small, never, of_two), SIDES, SIDES, Draws(0, 0, KEYS))
+    assert np.array_equal(second, first)
+    # what both have in common is the first box: sides of half to all of it, anywhere inside
+    assert (third[:, :2] >= first[:, :2]).all()
+    assert (third[:, 2:] <= first[:, 2:] + 1e-9).all()
+    shares = (third[:, 2:] - third[:, :2]) / (first[:, 2:] - first[:, :2])
+    assert shares.min() >= 0.5 - 1e-9
+    assert 0.7 < shares.mean() < 0.8
 
 
 def test_all_views_of_an_image_are_mirrored_or_none() -> None:

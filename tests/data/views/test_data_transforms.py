@@ -344,8 +344,6 @@ def test_normalizing_subtracts_the_mean_and_divides_by_the_std() -> None:
     assert Normalize((0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item() == 1
     with pytest.raises(ValueError, match="3 channels, 1 means"):
         PLAIN1(images)
-    with pytest.raises(ValueError, match="std positive"):
-        Normalize((0.5,), (0.0,))
 
 
 @pytest.mark.gpu
@@ -375,5 +373,3 @@ def test_noise_comes_last_with_numbers_of_its_own_for_each_sample_and_view(photo
     assert float(torch.corrcoef(torch.stack([added[0].flatten(), added[1].flatten()]))[0, 1]) < 0.05
     alone = apply_views(images[2:3], Draws(0, 0, keys[2:3]), (noisy,), normalize=Normalize((0.5,) * 3, (0.5,) * 3))[0]
     assert torch.equal(alone[0][0], views[0][2])
-    with pytest.raises(ValueError, match="noise is -1"):
-        ViewSpec(20, noise=-1)

@@ -175,20 +175,22 @@ def test_all_options_that_do_not_fit_a_network_are_named_at_once_with_a_preset_t
     with pytest.raises(ConfigError) as caught:
         make("flipclass", pretrained=True, train_stem=False, grad_from_block=11, align_blocks=(8, 9))
     assert caught.value.where == "--backbone vit_nano_p8_32"
-    assert caught.value.problem.startswith("3 other options do not suit it (4 blocks): it has no published weights; ")
+    assert caught.value.problem.startswith(
+        "3 other options do not suit this backbone (4 blocks): it has no published weights; "
+    )
     assert caught.value.remedy == ("Pass --no-pretrained --grad-from-block 0 --align-blocks 2,3, or --preset digits.")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"align_blocks": "-1"}, "blocks count from 0"),
+        ({"align_blocks": "-1"}, "block numbers must be at least 0"),
         ({"beta": 0}, "greater than 0"),
         ({"beta": "warm"}, "beta"),
         ({"update_space": "value"}, "must be one of key, token, literal"),
         ({"num_classes": 1}, ">= 2"),
         *(
-            ({"align_mode": mode, name: 0.3}, f"{name} has no meaning for align_mode {mode}; it goes with flip")
+            ({"align_mode": mode, name: 0.3}, f"{name} has no effect with align_mode {mode}, only with flip")
             for name in ("alpha", "beta", "gamma_update", "gamma_reg")
             for mode in ("none", "l2")
         ),

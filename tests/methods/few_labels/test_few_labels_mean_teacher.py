@@ -10,7 +10,8 @@ import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.mean_teacher import MeanTeacher, MeanTeacherConfig, MeanTeacherObjective
-from labelkit.methods.few_labels.recipe import StudentClock, StudentNetworks
+from labelkit.methods.few_labels.recipe import StudentNetworks
+from labelkit.training.method import TrainState
 from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 
@@ -46,7 +47,7 @@ def networks(master: bool = True) -> Any:
     return StudentNetworks(Fixed(STUDENT), Fixed(TEACHER), Fixed(MASTER) if master else None)  # type: ignore[arg-type]
 
 
-LATER = StudentClock(step=100, step_in_phase=0, phase=1)
+LATER = TrainState(step=100, step_in_phase=0, phase=1)
 
 
 def objective(**options: Any) -> MeanTeacherObjective:
@@ -68,12 +69,12 @@ def test_gradients_reach_the_student_alone() -> None:
 
 
 def test_consistency_grows_in_the_first_phase() -> None:
-    def loss(clock: StudentClock) -> float:
+    def loss(clock: TrainState) -> float:
         return objective()(batch([0, -1]), networks(master=False), clock).loss.item()
 
     cross_entropy, consistency = 0.169846, 0.029464
     for step, ramp in ((0, 0.006738), (5, 0.286505), (10, 1.0)):
-        clock = StudentClock(step=step, step_in_phase=step)
+        clock = TrainState(step=step, step_in_phase=step)
         assert loss(clock) == pytest.approx(cross_entropy + 10 * ramp * consistency, abs=1e-5)
     assert loss(LATER) == pytest.approx(cross_entropy + 10 * consistency, abs=1e-5)
 
@@ -95,7 +96,7 @@ def test_processes_with_different_numbers_of_labels_average_to_one_with_all() ->
 
     rows = [[2.0, 0.0, -1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.5, 0.0, 0.0]]
     whole = objective()(batch([0, 1, 2, -1]), logits(rows), LATER).loss
-    clock = replace(LATER, mean_count=lambda count: 1.5)
+    clock = replace(LATER, combine=lambda counts, operation: torch.tensor([3.0, 2.0]))
     halves = [
         objective()(batch([0, 2]), logits([rows[0], rows[2]]), clock).loss,
         objective()(batch([1, -1]), logits([rows[1], rows[3]]), clock).loss,

@@ -12,10 +12,11 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
-from labelkit.methods.few_labels.recipe import StudentClock, StudentNetwork, StudentNetworks
+from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import slow_copy
 from labelkit.models.heads import LinearHeads
+from labelkit.training.method import TrainState
 from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 
@@ -108,7 +109,7 @@ def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwo
     unlabeled = (predictions[ROWS:] - target[ROWS:]).square().mean()
 
     before = statistics(student)
-    output = objective(batch, StudentNetworks(student, slow_copy(student)), StudentClock(step=8192))
+    output = objective(batch, StudentNetworks(student, slow_copy(student)), TrainState(step=8192))
     torch.testing.assert_close(output.loss.detach(), labeled + 37.5 * unlabeled, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(output.logs["unlabeled"], unlabeled, atol=1e-6, rtol=1e-5)
 
@@ -126,9 +127,9 @@ def test_mixmatch_refuses_another_mix_and_takes_labeled_images_alone(student: St
     fewer = Batch(tuple(view[1:] for view in batch.views), batch.labels[1:], batch.sample_index[1:], ())
     networks = StudentNetworks(student.train(), student)
     with pytest.raises(ValueError, match="5 labeled rows beside 6 others"):
-        mixmatch()(fewer, networks, StudentClock())
+        mixmatch()(fewer, networks, TrainState())
     alone = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
-    output = mixmatch()(alone, networks, StudentClock())
+    output = mixmatch()(alone, networks, TrainState())
     assert float(output.logs["unlabeled"]) == 0
     assert float(output.loss.detach()) > 0
 
@@ -139,7 +140,7 @@ def test_a_master_adds_its_difference_on_labeled_images(student: StudentNetwork,
     master = slow_copy(student).train()
     with torch.no_grad():
         master.head.heads[0].bias += torch.tensor([1.0, 0.0, -1.0])
-    clock = StudentClock(step=16_384)
+    clock = TrainState(step=16_384)
     plain = objective(batch, StudentNetworks(student, master), clock)
     guided = objective(batch, StudentNetworks(student, master, master), clock)
     difference = float(guided.logs["master_consistency"])
@@ -161,7 +162,7 @@ def test_freematch_learns_strong_views_of_sure_images_by_one_joint_pass(student:
     kept = surest >= 0.34
     assert kept.any()
     terms = -strong_logits.log_softmax(1)[torch.arange(ROWS), classes]
-    output = objective(batch, StudentNetworks(student, student), StudentClock())
+    output = objective(batch, StudentNetworks(student, student), TrainState())
     torch.testing.assert_close(output.loss.detach(), expected + (terms * kept).sum() / ROWS, atol=1e-5, rtol=1e-5)
     assert float(output.logs["kept"]) == pytest.approx(float(kept.float().mean()))
 
@@ -170,10 +171,10 @@ def test_freematch_thresholds_move_once_a_step_and_sum_over_processes(student: S
     student.train()
     alone, twice = freematch(), freematch()
     networks = StudentNetworks(student, student)
-    alone(batch, networks, StudentClock())
-    twice(batch, networks, StudentClock(total=lambda value: 2 * value))  # an equal process beside this one
+    alone(batch, networks, TrainState())
+    twice(batch, networks, TrainState(combine=lambda value, operation: 2 * value))  # an equal process beside this one
     for name, value in alone.named_buffers():
         torch.testing.assert_close(twice.get_buffer(name), value)
     assert float(alone.threshold.confidence) > 0.9 / 3 + 0.1 / 3
     labeled = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
-    assert set(alone(labeled, networks, StudentClock()).logs) == {"cross_entropy"}
+    assert set(alone(labeled, networks, TrainState()).logs) == {"cross_entropy"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiers import quick_every
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -36,7 +35,7 @@ def statistics(network: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), quick_every(3, IDLE))
+@pytest.mark.parametrize(("name", "options"), IDLE)
 def test_an_average_that_never_runs_is_judged_with_the_students_statistics(
     make: Make, name: str, options: dict[str, Any]
 ) -> None:

@@ -102,7 +102,7 @@ def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
     assert np.array_equal(made(10, 9, said, sharpest_t=None), made(10, 9, []))
     assert said == ["--sharpest-t changes nothing: the best 10 prototypes of 9 dimensions are known"]
     for other in ({"prototypes": "simplex"}, {"prototypes_from": "x.h5"}):
-        with pytest.raises(ConfigError, match="sharpest_t is of prototypes uniform"):
+        with pytest.raises(ConfigError, match="sharpest_t requires prototypes uniform"):
             made(10, 9, [], sharpest_t=None, **other)
 
 
@@ -127,9 +127,9 @@ def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -
     setup.trainer.fit()
     unit = torch.nn.functional.normalize(weight, dim=1)
     assert torch.allclose(setup.method.network.head.prototypes, unit)
-    with pytest.raises(ConfigError, match="has 10 prototypes of 8 dimensions, but 10 of 5 are needed"):
+    with pytest.raises(ConfigError, match="has 10 prototypes of dimension 8, but 10 of dimension 5 are needed"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", embed_dim=5).trainer.fit()
-    with pytest.raises(ConfigError, match="12 of 8 are needed"):
+    with pytest.raises(ConfigError, match="12 of dimension 8 are needed"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", num_classes=12).trainer.fit()
 
 
@@ -165,9 +165,9 @@ def one_class(path: Path, *names: str) -> Path:
         (("--label-split", "none"), 3, "no image has a label that training may use"),
         (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
-        (("--loss", "cross-entropy"), 2, "reduction sum goes with loss inner-product"),
+        (("--loss", "cross-entropy"), 2, "reduction sum requires loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "but an epoch draws only 1437"),
+        (("--batch-size", "4096"), 2, "exceed the 1437 images of an epoch"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

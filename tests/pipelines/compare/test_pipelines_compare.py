@@ -73,7 +73,7 @@ def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name
     [
         (("--old-classes", "1,whale"), "--old-classes: no class 'whale' among 10"),
         (("--old-classes", "gone.txt"), "--old-classes: gone.txt cannot be read"),
-        (("--old-classes", "1", "--num-old-classes", "1"), "exclude each other"),
+        (("--old-classes", "1", "--num-old-classes", "1"), "cannot be combined"),
     ],
 )
 def test_old_classes_that_cannot_be_are_refused_before_the_work(
@@ -175,7 +175,7 @@ def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_d
     forever = [sys.executable, "-c", deaf]
     started = time.monotonic()
 
-    with pytest.raises(RunFailed, match="not done after 1 s"):
+    with pytest.raises(RunFailed, match="did not finish within 1 s"):
         run_process(forever, tmp_path / "said", limit=1, environment=dict(os.environ))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 1)

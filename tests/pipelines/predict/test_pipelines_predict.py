@@ -20,20 +20,9 @@ from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.pipelines.predict.options import PredictConfig
 from labelkit.pipelines.predict.predict import predict_photos
-from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.run import start
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
-from PIL import Image
-
-COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
-
-
-def save(path: Path, color: str, seed: int) -> Path:
-    """A noisy square of one color."""
-    noise = np.random.default_rng(seed).normal(0, 12, (16, 16, 3))
-    Image.fromarray((np.array(COLORS[color]) + noise).clip(0, 255).astype(np.uint8)).save(path)
-    return path
+from tests.pipelines.squares import COLORS, add_photos, color, run, write_labels
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +31,10 @@ def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict")
     photos = folder / "photos"
     photos.mkdir()
-    for i in range(30):
-        save(photos / f"{i:03d}.png", list(COLORS)[i % 3], seed=i)
-    known = folder / "known.csv"
-    lines = [f"{i:03d}.png,{list(COLORS)[i % 3]}\n" for i in (0, 1, 3, 4, 6, 7)]
-    known.write_text("path,label\n" + "".join(lines))
-    start(StartConfig(photos=photos, backbone="pixels", labels=known, num_classes=3, out=folder / "labeled"))
-    start(StartConfig(photos=photos, backbone="pixels", num_classes=3, out=folder / "grouped"))
+    add_photos(photos, range(30), seed=0)
+    known = write_labels(folder / "known.csv", (0, 1, 3, 4, 6, 7))
+    run(photos, labels=known, num_classes=3, out=folder / "labeled")
+    run(photos, num_classes=3, out=folder / "grouped")
     return folder
 
 
@@ -56,8 +42,9 @@ def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def new(tmp_path: Path) -> Path:
     folder = tmp_path / "new"
     folder.mkdir()
-    for seed, color in enumerate(COLORS, 100):
-        save(folder / f"{color}.png", color, seed)
+    add_photos(folder, range(3), seed=100)
+    for path in sorted(folder.iterdir()):
+        path.rename(folder / f"{color(path.name)}.png")
     return folder
 
 
@@ -82,8 +69,9 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
         "of_new_classes_in_new_groups": 1,
     }
     assert (
-        "of 2 photos with a label 1 are named right (50.0 %); of the 2 that are answered, 1; "
-        "of 1 whose class has no name here, 1 are in groups without a name"
+        "of 2 photos with a label, 1 are predicted correctly (50.0 %); "
+        "of the 2 of these that are not unsure, 1 are correct; "
+        "of 1 photos whose class has no name here, 1 are in groups without a name"
     ) in told.err
 
 
@@ -221,8 +209,12 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (["NEW", "--from", "NEW"], 2, "neither a store nor a folder of `labelkit start`"),
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
-        (["-", "-", "--from", "LABELED"], 2, "- can be read once only"),
-        (["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"], 2, "--format table is for the screen"),
+        (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),
+        (
+            ["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"],
+            2,
+            "--format table is only for the screen",
+        ),
         (["--from", "LABELED"], 2, "NEW"),
     ],
 )

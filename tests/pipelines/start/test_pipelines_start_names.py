@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -10,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.run import start
-from PIL import Image
+from tests.pipelines.squares import add_photos, rows, run
 
 LABELS = ("red", "green", "blue")
 ROUNDS = 12
@@ -20,13 +17,6 @@ ROUNDS = 12
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 @dataclass
@@ -42,9 +32,7 @@ class Folder:
         self.photos, self.away, self.out = (self.root / name for name in ("photos", "away", "out"))
         self.photos.mkdir()
         self.away.mkdir()
-        for i in range(30):
-            pixels = 80 + 80 * np.eye(3)[i % 3] + self.rng.normal(0, 12, (16, 16, 3))
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(self.photos / f"{i:03d}.png")
+        add_photos(self.photos, range(30), seed=0)
 
     def some(self, count: int) -> list[Path]:
         return [Path(path) for path in self.rng.choice(sorted(map(str, self.photos.iterdir())), count, replace=False)]
@@ -92,7 +80,7 @@ class Folder:
             (self.root / path.name).rename(new)
 
     def call(self, table: Path | None) -> None:
-        start(StartConfig(photos=self.photos, backbone="pixels", num_classes=4, out=self.out, labels=table))
+        run(self.photos, num_classes=4, out=self.out, labels=table)
 
 
 @pytest.mark.slow

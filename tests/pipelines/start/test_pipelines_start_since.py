@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
-from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.run import start
 from labelkit.pipelines.start.summary import compare_answers
-from PIL import Image
+from tests.pipelines import squares
+from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
-COLORS = ((200, 40, 40), (40, 200, 40), (40, 40, 200))
-NAMES = ("red", "green", "blue")
+run = partial(squares.run, num_classes=3)
 
 
 def store(**files: str) -> Any:
@@ -47,78 +45,48 @@ def test_answers_are_compared_photo_by_photo() -> None:
         ("fig", "known", "0.9"),
     ]
 
-    found = compare_answers(now, answers_now, then, answers_then)
+    changed, counts = compare_answers(now, answers_now, then, answers_then)
 
     # b is another file, c has another name, one is new
-    assert found.photos == 4
-    assert found.changed == [
+    assert counts["photos"] == 4
+    assert changed == [
         ("e", "fig", "known", "fig", "unsure", "0.7"),
         ("a", "pear", "unsure", "pear", "given", "1"),
         ("d", "new-1", "new", "plum", "given", "1"),
     ]
     # a was unsure and got a label, which is no answer
-    assert (found.other_label, found.now_answered, found.now_unsure) == (1, 0, 1)
+    assert (counts["other_label"], counts["now_answered"], counts["now_unsure"]) == (1, 0, 1)
     # plum had no label then, so that nothing could have guessed it
-    assert (found.labeled, found.guessed_right) == (1, 1)
+    assert (counts["labeled"], counts["guessed_right"]) == (1, 1)
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
     then, now = store(a="same", b="same"), store(b="same", c="same", a="same")
 
     fig, pear = ("fig", "known", "0.9"), ("pear", "known", "0.9")
-    found = compare_answers(now, [fig, pear, pear], then, [pear, fig])
+    changed, counts = compare_answers(now, [fig, pear, pear], then, [pear, fig])
 
-    assert found.photos == 3
-    assert found.changed == []
-
-
-def make_photos(folder: Path, seed: int) -> None:
-    """Noisy squares of one color; photo i has color i mod 3."""
-    rng = np.random.default_rng(seed)
-    for i in range(30):
-        pixels = np.array(COLORS[i % 3]) + rng.normal(0, 12, (16, 16, 3))
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    make_photos(folder, seed=0)
-    return folder
-
-
-def run(photos: Path, **options: object) -> dict[str, Any]:
-    return start(StartConfig(photos=photos, backbone="pixels", num_classes=3, **options)).to_json()  # type: ignore[arg-type]
-
-
-def write(path: Path, numbers: range, name: str | None = None) -> Path:
-    path.write_text("path,label\n" + "".join(f"{i:03d}.png,{name or NAMES[i % 3]}\n" for i in numbers))
-    return path
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    assert counts["photos"] == 3
+    assert changed == []
 
 
 def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos-labeled"
-    first = run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    first = run(photos, labels=write_labels(tmp_path / "known.csv", range(6)))
     assert first["since"] is None
     assert not (folder / "changed.csv").exists()
-    before = {row["path"]: row for row in rows(folder / "labels.csv")}
+    before = table(folder)
 
-    second = run(photos, labels=write(tmp_path / "more.csv", range(6, 12)))
+    second = run(photos, labels=write_labels(tmp_path / "more.csv", range(6, 12)))
 
-    after = {row["path"]: row for row in rows(folder / "labels.csv")}
+    after = table(folder)
     changed = rows(folder / "changed.csv")
     assert {row["path"]: (row["label_before"], row["kind_before"], row["label"], row["kind"]) for row in changed} == {
         path: (before[path]["label"], before[path]["kind"], row["label"], row["kind"])
         for path, row in after.items()
         if (before[path]["label"], before[path]["kind"]) != (row["label"], row["kind"])
     }
-    right = sum(before[f"{i:03d}.png"]["label"] == NAMES[i % 3] for i in range(6, 12))
+    right = sum(before[path]["label"] == color(path) for path in (f"{i:03d}.png" for i in range(6, 12)))
     assert {row["path"] for row in changed} >= {f"{i:03d}.png" for i in range(6, 12)}
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
     assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
@@ -137,7 +105,7 @@ def test_another_name_of_a_photo_is_no_change_and_labels_that_are_taken_back_lea
     photos: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "photos-labeled"
-    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    run(photos, labels=write_labels(tmp_path / "known.csv", range(6)))
     for path in sorted(photos.iterdir()):
         path.rename(photos / f"x{path.name}")
 
@@ -154,11 +122,11 @@ def test_another_name_of_a_photo_is_no_change_and_labels_that_are_taken_back_lea
 @pytest.mark.slow
 def test_a_call_without_answers_in_between_is_passed_over(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos-labeled"
-    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    run(photos, labels=write_labels(tmp_path / "known.csv", range(6)))
     (folder / "given.csv").write_text("path,label\n000.png,red\n001.png,green\n")  # one of each: no answers
     assert run(photos)["since"] is None
 
-    told = run(photos, labels=write(tmp_path / "known.csv", range(6), "pear"))
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", range(6), dict.fromkeys(range(6), "pear")))
 
     # all that had a label have another
     assert told["since"]["other_label"] >= 6
@@ -170,9 +138,9 @@ def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "photos-labeled"
-    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    run(photos, labels=write_labels(tmp_path / "known.csv", range(6)))
     (answer,) = (path for path in (folder / "photos.h5.results").iterdir() if path.name.startswith("answer"))
-    run(photos, labels=write(tmp_path / "more.csv", range(6, 12)))
+    run(photos, labels=write_labels(tmp_path / "more.csv", range(6, 12)))
     assert (folder / "changed.csv").exists()
     answer.write_bytes(answer.read_bytes()[:-100])
 
@@ -185,9 +153,9 @@ def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
     assert not (folder / "changed.csv").exists()
     shutil.rmtree(photos)
     photos.mkdir()
-    make_photos(photos, seed=1)
+    add_photos(photos, range(30), seed=1)
 
-    others = run(photos, labels=write(tmp_path / "known.csv", range(6)), other_photos=True)
+    others = run(photos, labels=write_labels(tmp_path / "known.csv", range(6)), other_photos=True)
 
     assert others["since"] is None
 

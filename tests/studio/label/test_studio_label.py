@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
+from tests.running import read_table
 
 Labelkit = Callable[..., Any]
 
@@ -49,11 +49,6 @@ def label(store: EmbeddingStore, path: Path, **options: Any) -> dict[str, Any]:
 
 def suggest(store: EmbeddingStore, out: Path, **options: Any) -> dict[str, Any]:
     return suggest_images(SuggestConfig(index=store.path, out=out, **{"num_images": 3, **options})).values
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_labels_are_kept_with_where_they_come_from(store: EmbeddingStore, tmp_path: Path) -> None:
@@ -129,7 +124,7 @@ def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, t
     for strategy in ("both", "coverage", "typical", "k-center"):
         out = tmp_path / f"{strategy}.csv"
         suggest(store, out, strategy=strategy)
-        rows = table(out)
+        rows = read_table(out)
 
         assert list(rows[0]) == ["path", "label", "score", "reason", "guess"]
         assert {int(row["path"][:4]) // PER_BLOB for row in rows} == {0, 1, 2}
@@ -186,7 +181,7 @@ def test_labeled_images_and_near_duplicates_are_not_suggested(make_store: Any, t
 def test_the_round_trip_ends_in_groups_named_by_the_new_labels(store: EmbeddingStore, tmp_path: Path) -> None:
     out = tmp_path / "next.csv"
     suggest(store, out, num_images=6, duplicate_share=0)
-    lines = [f"{row['path']},animal-{int(row['path'][:4]) // PER_BLOB + 7}" for row in table(out)]
+    lines = [f"{row['path']},animal-{int(row['path'][:4]) // PER_BLOB + 7}" for row in read_table(out)]
     label(store, write(out, *lines))
     cluster_store(SSKMeansConfig(index=store.path, num_clusters=3, labels=Path("labels-1")))
     result = read_result(store, "ss-kmeans")

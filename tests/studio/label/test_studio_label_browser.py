@@ -5,129 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.options import KMeansConfig
-from labelkit.commands.embed.embed import embed_images
-from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result, results_folder
+from labelkit.store.results import read_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.report.build import write_report
-from labelkit.studio.report.options import ReportConfig
-from tests.commands.browsing import Opened, chromium
-from tests.copies import copy_store
+from tests.commands.browsing import Opened
+from tests.studio.label.conftest import READY
+from tests.studio.label.page_actions import name_group, progress, said, saved, size, tiles
 from tests.studio.label.serving import Serving
 
 pytestmark = pytest.mark.slow
-
-READY = "html[data-ready]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium of this machine, without a window."""
-    yield from chromium()
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """A store of small pictures in four clusters, without labels."""
-    index = tmp_path_factory.mktemp("label") / "photos.h5"
-    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, label_split="none", out=index))
-    cluster_store(KMeansConfig(index=index, num_clusters=4))
-    return index
-
-
-@pytest.fixture(scope="module")
-def report(made: Path) -> Path:
-    """The page of the store."""
-    out = made.with_name("report.html")
-    write_report(ReportConfig(index=made, out=out, projection="pca"))
-    return out
-
-
-@pytest.fixture
-def index(made: Path, tmp_path: Path) -> Path:
-    """A copy of the store that a test may add results to."""
-    copy = copy_store(made, tmp_path / "photos.h5")
-    shutil.copytree(results_folder(made), results_folder(copy))
-    return copy
-
-
-@pytest.fixture
-def served(index: Path) -> Iterator[Serving]:
-    """A server of the store."""
-    started = Serving(index, "--by", "Ann")
-    yield started
-    if started.process.poll() is None:
-        assert started.stop() == 0
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Return a function that opens a page; afterwards no page has said anything."""
-    opened: list[Opened] = []
-
-    def open_one(url: str | Path, **options: Any) -> Any:
-        opened.append(Opened(browser, url, READY, **options))
-        return opened[-1].page
-
-    yield open_one
-    for one in opened:
-        one.context.close()
-        # a refused action is a line of the console of Chromium
-        assert [line for line in one.said if "409" not in line] == []
-
-
-@pytest.fixture(params=["file", "server"])
-def page(request: pytest.FixtureRequest, open_page: Callable[..., Any]) -> Iterator[Any]:
-    """The page, once as a file and once from a server."""
-    is_file = request.param == "file"
-    opened = open_page(request.getfixturevalue("report") if is_file else request.getfixturevalue("served").link)
-    yield opened
-    opened.context.close()  # before its server stops
-
-
-def said(page: Any, text: str) -> str:
-    """Wait for what screen readers hear, and return it."""
-    page.locator("#work-say", has_text=text).wait_for()
-    return str(page.locator("#work-say").inner_text())
-
-
-def progress(page: Any) -> str:
-    return str(page.locator("#work-progress").inner_text())
-
-
-def saved(page: Any) -> dict[str, str]:
-    with page.expect_download() as download:
-        page.locator("[data-work=s]").click()
-    text = Path(download.value.path()).read_text(encoding="utf-8")
-    return {row["path"]: row["label"] for row in csv.DictReader(io.StringIO(text))}
-
-
-def name_group(page: Any, name: str) -> None:
-    page.locator("#work-name").fill(name)
-    page.keyboard.press("Enter")
-    said(page, f"Group named {name}")
-
-
-def tiles(page: Any) -> Any:
-    return page.locator("#work-grid .work-tile")
-
-
-def size(page: Any) -> int:
-    """Images of the view, as its heading says."""
-    found = re.search(r"\((\d+)\)$", page.locator("#work-view").inner_text())
-    assert found is not None
-    return int(found[1])
 
 
 def test_a_group_is_named_and_the_next_one_without_a_name_comes(page: Any) -> None:
@@ -263,7 +156,7 @@ def test_everything_has_a_name_for_screen_readers(page: Any) -> None:
 
 
 def test_the_file_keeps_work_until_it_is_opened_again_and_its_table_is_taken_in(
-    browser: Any, report: Path, index: Path, tmp_path: Path
+    browser: Any, report: Path, grouped: Path, tmp_path: Path
 ) -> None:
     opened = Opened(browser, report, READY)
     page = opened.page
@@ -276,7 +169,7 @@ def test_the_file_keeps_work_until_it_is_opened_again_and_its_table_is_taken_in(
         page.keyboard.press("s")
     download.value.save_as(table)
     opened.context.close()
-    told = label_images(LabelConfig(index=index, from_=table)).values
+    told = label_images(LabelConfig(index=grouped, from_=table)).values
     rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
 
     assert opened.said == []
@@ -287,15 +180,15 @@ def test_the_file_keeps_work_until_it_is_opened_again_and_its_table_is_taken_in(
 
 
 def test_the_server_keeps_every_action_and_goes_on_after_a_kill(
-    served: Serving, index: Path, open_page: Callable[..., Any]
+    served: Serving, grouped: Path, open_page: Callable[..., Any]
 ) -> None:
     page = open_page(served.link)
     name_group(page, "umbrella")
-    labels = read_result(open_store(index), "labels-1")
+    labels = read_result(open_store(grouped), "labels-1")
     before = progress(page)
     page.close()
     assert served.stop(signal.SIGKILL) == -signal.SIGKILL
-    again = Serving(index)
+    again = Serving(grouped)
     page = open_page(again.link)
 
     assert progress(page) == before
@@ -321,7 +214,7 @@ def test_a_conflict_between_two_tabs_is_shown(served: Serving, open_page: Callab
 
 
 def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
-    served: Serving, index: Path, open_page: Callable[..., Any]
+    served: Serving, grouped: Path, open_page: Callable[..., Any]
 ) -> None:
     page = open_page(served.link)
     name_group(page, "umbrella")
@@ -333,11 +226,11 @@ def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
     page.locator("[data-work=f]").click()
     page.locator("#work-asked[open]").wait_for(timeout=60_000)
     page.keyboard.press("Escape")
-    kinds = [one["kind"] for one in read_result(open_store(index), "labels-1").params["actions"]]
+    kinds = [one["kind"] for one in read_result(open_store(grouped), "labels-1").params["actions"]]
 
     assert page.locator("#work-classes .entry", has_text="umbrella").locator(".count").inner_text() == decided
     assert kinds == ["name", "name", "ask again"]
-    arrays = read_result(open_store(index), "answer").arrays
+    arrays = read_result(open_store(grouped), "answer").arrays
     right = float(100 * arrays["expected"].mean())
     assert 0 < right < 100
     assert f"expected right: about {right:.0f} %" in progress(page)

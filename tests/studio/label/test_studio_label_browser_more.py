@@ -11,36 +11,8 @@ import pytest
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from tests.commands.browsing import NARROW
+from tests.studio.label.page_actions import name_group, progress, said, saved, size, tiles
 from tests.studio.label.serving import Serving
-from tests.studio.label.test_studio_label_browser import (
-    browser as browser,
-)
-from tests.studio.label.test_studio_label_browser import (
-    index as index,
-)
-from tests.studio.label.test_studio_label_browser import (
-    made as made,
-)
-from tests.studio.label.test_studio_label_browser import (
-    name_group,
-    progress,
-    said,
-    saved,
-    size,
-    tiles,
-)
-from tests.studio.label.test_studio_label_browser import (
-    open_page as open_page,
-)
-from tests.studio.label.test_studio_label_browser import (
-    page as page,
-)
-from tests.studio.label.test_studio_label_browser import (
-    report as report,
-)
-from tests.studio.label.test_studio_label_browser import (
-    served as served,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -130,14 +102,14 @@ def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     assert "0 of 48 images labeled" in progress(page)
 
 
-def test_a_group_is_split_by_the_tree(served: Serving, index: Path, open_page: Callable[..., Any]) -> None:
+def test_a_group_is_split_by_the_tree(served: Serving, grouped: Path, open_page: Callable[..., Any]) -> None:
     page = open_page(served.link)
     before, groups = size(page), page.locator("#work-groups .entry").count()
     page.locator("#work-grid").focus()
     page.keyboard.press("t")
     heard = said(page, "Split:")
     large, small = map(int, re.findall(r"(\d+) images?", heard))
-    kinds = [one["kind"] for one in read_result(open_store(index), "labels-1").params["actions"]]
+    kinds = [one["kind"] for one in read_result(open_store(grouped), "labels-1").params["actions"]]
 
     assert large + small == before
     assert size(page) == large

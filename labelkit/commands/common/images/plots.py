@@ -43,10 +43,8 @@ _MAX_LEGEND = 30
 _LINEAR_RANGE = 12
 
 
-def write_reliability_plot(
-    path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage | None = None, *, title: str = ""
-) -> Path:
-    """Plot accuracy against confidence and, if given, error rate against coverage.
+def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
+    """Plot accuracy against confidence, and error rate against coverage.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -57,13 +55,10 @@ def write_reliability_plot(
     Raises:
         ResourceError: it cannot be written.
     """
-    figure = Figure(figsize=(_SHAPE[0] * (2 if risk else 1), _SHAPE[1]), layout="constrained")
-    columns = 2 if risk else 1
-    _draw_reliability(figure.add_subplot(1, columns, 1), curves)
-    if risk is not None:
-        _draw_risk_coverage(figure.add_subplot(1, columns, 2), risk)
-    if title:
-        figure.suptitle(title)
+    figure = Figure(figsize=(_SHAPE[0] * 2, _SHAPE[1]), layout="constrained")
+    _draw_reliability(figure.add_subplot(1, 2, 1), curves)
+    _draw_risk_coverage(figure.add_subplot(1, 2, 2), risk)
+    figure.suptitle(title)
     return write_figure(path, figure)
 
 
@@ -227,9 +222,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
         axes.grid(color="0.9")
     if len(runs) > 1:
         handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(runs), 4), fontsize="small")
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        _draw_legend(figure, handles, 4)
     return write_figure(path, figure)
 
 
@@ -273,28 +266,19 @@ def write_map_plot(
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
-    colors = np.array([f"C{number % 10}" for number in range(len(class_names))])
+    x, y = points.T
+    colors = [f"C{number % 10}" for number in range(len(class_names))]
     shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
     for place, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, place)
         rest = (given < 0) & (panel.labels < 0)
-        axes.scatter(points[rest, 0], points[rest, 1], s=5, color="0.82", linewidths=0)
-        for number in range(len(class_names)):
+        axes.scatter(x[rest], y[rest], s=5, color="0.82", linewidths=0)
+        for number, color in enumerate(colors):
             marker = shapes[number // 10 % len(shapes)]
-            found, labeled = panel.labels == number, given == number
-            axes.scatter(points[found, 0], points[found, 1], s=16, color=colors[number], marker=marker, linewidths=0)
-            axes.scatter(
-                points[labeled, 0],
-                points[labeled, 1],
-                s=60,
-                color=colors[number],
-                marker=marker,
-                edgecolors="black",
-                zorder=3,
-            )
-        axes.scatter(
-            points[panel.wrong, 0], points[panel.wrong, 1], s=45, color="red", marker="x", linewidths=1.2, zorder=4
-        )
+            found, own = panel.labels == number, given == number
+            axes.scatter(x[found], y[found], s=16, color=color, marker=marker, linewidths=0)
+            axes.scatter(x[own], y[own], s=60, color=color, marker=marker, edgecolors="black", zorder=3)
+        axes.scatter(x[panel.wrong], y[panel.wrong], s=45, color="red", marker="x", linewidths=1.2, zorder=4)
         axes.set_title(panel.title, fontsize="medium", parse_math=False)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
     handles = [
@@ -307,10 +291,7 @@ def write_map_plot(
     ]
     if any(panel.wrong.any() for panel in panels):
         handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
-    columns_of_legend = min(len(handles), 4 * columns)
-    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns_of_legend, fontsize="small")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    _draw_legend(figure, handles, 4 * columns)
     return write_figure(path, figure)
 
 
@@ -341,6 +322,13 @@ def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
         columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
         _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
     )
+
+
+def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -> None:
+    columns = min(len(handles), most_columns)
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

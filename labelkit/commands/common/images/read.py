@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
         raise DatasetError(
             str(store.path),
             "the location of its images is not known on this machine",
-            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as it was then: that cache has the location.",
+            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed` (it has the location).",
         )
     try:
         return load_dataset(place[0], data_root=place[1], **AS_EMBEDDED)
@@ -77,9 +78,38 @@ def image_folder(store: EmbeddingStore) -> Path | None:
         return None
 
 
+def embedded_pixels(
+    images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
+) -> NDArray[np.uint8] | str:
+    """Read an image that a store was made from; return the reason if it is gone, another one, or cannot be read.
+
+    Args:
+        images: the images.
+        row: of the image; ``None``: it is not among them.
+        sha256: (32,) uint8 digest that the file had when it was embedded.
+        channels: 1 or 3.
+        least_side: side in pixels to which the decoder may shrink.
+    """
+    if row is None:
+        return "not in the data set"
+    try:
+        encoded = images.source.read(row)
+        if encoded.sha256 != sha256.tobytes():
+            return "not the image that was embedded"
+        return encoded.decode(channels, least_side=least_side)
+    except BadImage as error:
+        return error.reason
+
+
 def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
     """Read an image as (h, w, c) uint8; return ``None`` if it cannot be read."""
     try:
         return images.source.read(row).decode(images.in_channels)
     except BadImage:
         return None
+
+
+def pixels_by_name(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
+    """Return a function from a sample id to pixels (h, w, c) uint8, ``None`` where it is gone or cannot be read."""
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    return lambda name: image_pixels(images, position[name]) if name in position else None

@@ -1,0 +1,88 @@
+"""Photos for ``labelkit start``, noisy squares of three colors, and first calls that many tests go on from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from labelkit.commands.common.results import SimpleResult
+from labelkit.options.base import StageConfig
+from labelkit.pipelines.start import run as run_module
+from labelkit.studio.report.options import ReportConfig
+from tests.pipelines.squares import add_photos, run, write_labels
+
+Begin = Callable[..., Path]
+
+
+@pytest.fixture
+def with_page() -> None:
+    """Asked for by tests of the page and of sheets."""
+
+
+@pytest.fixture(autouse=True)
+def no_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no page and no sheet, which take half of the time of a call, unless a test is about them."""
+    step = run_module._run
+
+    def run_step(config: StageConfig) -> SimpleResult:
+        if not isinstance(config, ReportConfig):
+            return step(config.model_copy(update={"sheet": None}) if "sheet" in type(config).model_fields else config)
+        config.out.write_bytes(b"a page")
+        return SimpleResult({}, (config.out,), ())
+
+    if "with_page" not in request.fixturenames:
+        monkeypatch.setattr(run_module, "_run", run_step)
+
+
+@pytest.fixture(scope="session")
+def finished() -> dict[object, Path]:
+    """What first calls left, by their labels."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("start") / "here"
+
+
+@pytest.fixture
+def tmp_path(place: Path) -> Iterator[Path]:
+    """The same path for each test, so that what a first call left is as good as new there."""
+    place.mkdir()
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    add_photos(folder, range(30), seed=0)
+    return folder
+
+
+@pytest.fixture
+def begin(photos: Path, finished: dict[object, Path]) -> Begin:
+    """A first call with labels of some photos, some of them wrong, and three classes; each is made once for all."""
+
+    def begin(*labeled: int, wrong: dict[int, str] | None = None) -> Path:
+        here, key = photos.parent, (labeled, str(wrong))
+        known = here / "known.csv"
+        if key not in finished:
+            labels = {"labels": write_labels(known, labeled, wrong)} if labeled else {}
+            run(photos, num_classes=3, **labels)
+            finished[key] = here.with_name(f"finished-{len(finished)}")
+            shutil.copytree(here, finished[key])
+        else:
+            shutil.copytree(finished[key], here, dirs_exist_ok=True)
+        return known
+
+    return begin
+
+
+@pytest.fixture
+def doubted(begin: Begin) -> Path:
+    """The fifteen labels of a first call, two of them wrong: 004.png is green, 008.png is blue."""
+    return begin(*range(15), wrong={4: "blue", 8: "red"})
