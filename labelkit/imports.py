@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_getattr(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return a module ``__getattr__`` that imports the names of a package on first use.
+def lazy_getattr(package: str) -> Callable[[str], Any]:
+    """Return a module ``__getattr__`` that imports the names under the package's ``if TYPE_CHECKING:`` on first use.
 
     Args:
-        package: its name.
-        modules: for each module of it, the names that the package has from there.
+        package: its name; the package is being imported.
     """
-    module_of = {name: module for module, names in modules.items() for name in names}
+
+    @cache
+    def modules() -> dict[str, str]:
+        file = sys.modules[package].__file__
+        assert file is not None
+        blocks = [node for node in ast.parse(Path(file).read_text("utf-8")).body if isinstance(node, ast.If)]
+        lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+        return {name.name: line.module or package for line in lines for name in line.names}
 
     def get(name: str) -> Any:
-        if name not in module_of:
+        if name.startswith("__") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{module_of[name]}"), name)
+        return getattr(import_module(modules()[name]), name)
 
     return get

@@ -1,15 +1,23 @@
-"""Networks: backbones, heads, the paired forward pass, averaged copies, weights from files."""
+"""Networks: backbones, heads, the paired forward pass, averaged copies, weights from files.
 
-from labelkit.models.attention_maps import BlockAttention, attention_maps
-from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_backbone, list_backbones
-from labelkit.models.backbones.resnet import cifar_resnet, resnet50
-from labelkit.models.backbones.vit import UnsupportedBackboneError
-from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.ema import EMATeacher, StudentChain, ema_update, slow_copy
-from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
-from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
-from labelkit.models.seeding import seeded_init
-from labelkit.models.weights.files import LoadReport, fingerprint, load_weights_file, map_weights
+Names are imported on first use: torch takes seconds to load, and published weights are looked up without it.
+"""
+
+from typing import TYPE_CHECKING
+
+from labelkit.imports import lazy_getattr
+
+if TYPE_CHECKING:
+    from labelkit.models.attention import BlockAttention, attention_maps
+    from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_backbone, list_backbones
+    from labelkit.models.backbones.resnet import cifar_resnet, resnet50
+    from labelkit.models.backbones.vit import UnsupportedBackboneError
+    from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
+    from labelkit.models.ema import EMATeacher, StudentChain, ema_update, slow_copy
+    from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
+    from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
+    from labelkit.models.seeding import seeded_init
+    from labelkit.models.weights.files import LoadReport, fingerprint, load_weights_file, map_weights
 
 __all__ = [
     "Backbone",
@@ -42,3 +50,5 @@ __all__ = [
     "share_statistics",
     "slow_copy",
 ]
+
+__getattr__ = lazy_getattr(__name__)

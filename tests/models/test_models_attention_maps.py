@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.algorithms.attention import attention_update
-from labelkit.models.attention_maps import attention_maps
+from labelkit.models.attention import attention_maps
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.paired_attention import BlockLog, KeyUpdate, UnsupportedBackboneError, paired_forward
 from labelkit.models.seeding import seeded_init

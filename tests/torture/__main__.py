@@ -19,7 +19,6 @@ ROWS = {
     "c": "places",
     "d": "flips",
     "e": "hdf5",
-    "f": "weights",
     "g": "images",
     "h": "listings",
     "i": "inputs",

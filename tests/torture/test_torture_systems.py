@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.cli.main import main
@@ -152,7 +146,7 @@ def test_a_full_temporary_folder_is_told_as_what_it_is(tmp_path: Path, tally: Ta
         with tally.attempt(COMPARE):
             codes, err = tour(folder, COMPARE, {"TMPDIR": str(small)}, tmp_path / "cache-small")
             assert codes == [f"5 {COMPARE.strip()}"], err
-            assert "the disk is full" in err or "MB are free, but" in err
+            assert "the disk is full" in err or "MB free where" in err
             assert not list(small.iterdir())
 
 
@@ -192,149 +186,6 @@ def test_a_small_archive_does_not_become_a_large_one(
             assert main(["import", "--source", str(tmp_path / "bomb.npz"), "--out", str(tmp_path / "b.h5")]) == 3
             assert "bytes declared" in capsys.readouterr().err
             assert not list(tmp_path.glob("b.h5*"))
-
-
-HOSTILE = {
-    "a result by a path up": lambda file: _link(file, "../../evil"),
-    "a result by an absolute path": lambda file: _link(file, "/tmp/evil"),
-    "a soft link": lambda file: file["results"].__setitem__("soft", h5py.SoftLink("/embeddings")),
-    "a link to another file": lambda file: file["results"].__setitem__("ext", h5py.ExternalLink("/etc/passwd", "/")),
-    "a result that is the store": lambda file: file["results"].__setitem__("self", file["/"]),
-    "a changed value": lambda file: file["embeddings"].__setitem__((0, 0), 7.0),
-    "a changed result": lambda file: file["results/k-means/cluster_ids"].__setitem__(0, 3),
-    "another digest": lambda file: file.attrs.__setitem__("content_digest", "0" * 64),
-    "more results than a store has": lambda file: [file["results"].create_group(f"r{i}") for i in range(5000)],
-    "a huge empty array": lambda file: file["results"].create_dataset("big", (1 << 40,), "f4", chunks=(1 << 20,)),
-    "a name of 300 letters": lambda file: file["results"].create_group("x" * 300),
-}
-
-
-def _link(file: h5py.File, name: str) -> None:
-    place = file["results"].id
-    source = file["results/k-means"].id
-    # h5py takes slashes for groups; the library takes them so too, which makes groups called ..
-    h5py.h5o.link(source, place, name.lstrip("/").encode(), lcpl=_intermediate())
-
-
-def _intermediate() -> Any:
-    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    made.set_create_intermediate_group(True)
-    return made
-
-
-RESULT = ("--what", "result", "--result", "k-means")
-
-
-@sized(sample=2, full=len(HOSTILE))
-def test_a_hostile_pack_is_refused_or_read_as_what_it_says(
-    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    monkeypatch.chdir(prepare(tmp_path / "here"))
-    for words in (QUICK, "cluster k-means --index s.h5 --num-clusters 4 -q", "pack --index s.h5 --out p.h5 -q"):
-        assert main(words.split()) == 0
-    content = Path("p.h5").read_bytes()
-    assert main(["export", *RESULT, "--index", "p.h5", "--out", "whole.csv", "-q"]) == 0
-    before = {str(path) for path in tmp_path.rglob("*")}
-    for name in list(HOSTILE)[:count]:
-        Path("h.h5").write_bytes(content)
-        with h5py.File("h.h5", "r+") as file:
-            HOSTILE[name](file)
-        with tally.attempt(name):
-            codes = {main([*words.split(), "-q", "--index", "h.h5"]) for words in ("verify", "status")}
-            codes.add(main(["export", *RESULT, "--index", "h.h5", "--out", "e.csv", "-q"]))
-            assert codes <= {0, 3}
-            # what is no result is not read; what is one is as it was packed
-            if 3 not in codes:
-                assert Path("e.csv").read_bytes() == Path("whole.csv").read_bytes()
-        for left in ("h.h5", "e.csv"):
-            Path(left).unlink(missing_ok=True)
-        assert {str(path) for path in tmp_path.rglob("*")} <= before
-
-
-GROUPS = {
-    "embed": "embed --dataset photos --backbone vit_small_patch16_224 --random-weights --num-workers 2 --out g.h5 "
-    "--overwrite",
-    "train": "train simgcd --dataset photos --label-split gcd --backbone vit_small_patch16_224 --no-pretrained "
-    "--epochs 9 --batch-size 8 --num-workers 2 --out g --overwrite",
-    "compare": "compare --dataset digits --methods simgcd --budget 60s --max-per-class 10 --overwrite",
-    "start": "start photos --out gs",
-}
-
-
-@pytest.mark.torture
-@pytest.mark.timeout(FULL_SECONDS)
-@pytest.mark.parametrize("name", GROUPS)
-def test_ctrl_c_in_a_terminal_reaches_all_processes_and_leaves_none(tmp_path: Path, tally: Tally, name: str) -> None:
-    folder = prepare(tmp_path / "here")
-    for after in (0.5, 3.0, 6.0, 9.0, 15.0):
-        command = [sys.executable, "-m", "labelkit", *GROUPS[name].split()]
-        shutil.rmtree(folder / "gs", ignore_errors=True)  # start would go on
-        with tally.attempt(f"{name} after {after} s"), (tmp_path / "err").open("wb") as err:
-            process = subprocess.Popen(
-                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
-            )
-            try:
-                code = process.wait(after)
-                assert code == 0, (tmp_path / "err").read_text()[-500:]  # else nothing is tried
-                continue
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGINT)
-            code = process.wait(120)
-            said = (tmp_path / "err").read_text()
-            assert code in (130, -signal.SIGINT), said[-1500:]
-            assert "KeyboardInterrupt" not in said, said[-1500:]
-            deadline = time.monotonic() + 20
-            while _group_lives(process.pid) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert not _group_lives(process.pid)
-
-
-def _group_lives(group: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        return True
-    return False
-
-
-START = """
-import os, signal, threading, time
-signal.signal(signal.SIGINT, lambda *given: None)
-from labelkit.data import workers
-threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start()
-process = workers.worker_context().Process(target=time.sleep, args=(0,))
-process.start()
-process.join()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
-def test_ctrl_c_while_the_process_of_the_workers_starts_is_no_traceback(tally: Tally) -> None:
-    with tally.attempt("half a second after its start"):
-        command = [sys.executable, "-c", START]
-        done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-
-
-GONE = """
-import _multiprocessing, os
-from labelkit.data import workers
-context = workers.worker_context()
-semaphore = context.Semaphore()
-_multiprocessing.sem_unlink(semaphore._semlock.name)
-process = context.Process(target=print, args=(semaphore,))
-process.start()
-process.join()
-os._exit(process.exitcode)  # the semaphore is not to be taken away again
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
-def test_a_worker_whose_main_process_is_gone_before_it_began_shows_no_traceback(tally: Tally) -> None:
-    with tally.attempt("its semaphores are gone"):
-        done = subprocess.run([sys.executable, "-c", GONE], capture_output=True, text=True, check=False)
-        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
 
 
 # of 22 November 2026: stores and runs are of the formats that there are now

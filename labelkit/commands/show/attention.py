@@ -27,7 +27,7 @@ from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
-from labelkit.models.attention_maps import BlockAttention, attention_maps
+from labelkit.models.attention import BlockAttention, attention_maps
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import UnsupportedBackboneError, check_vision_transformer
 from labelkit.models.paired_attention import check_blocks
