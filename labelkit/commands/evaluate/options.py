@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
-from pydantic.config import JsonDict
 
-from labelkit.options.base import option
+from labelkit.options.base import panel
 from labelkit.options.gate import GateConfig
 from labelkit.options.index import ScoresConfig
 from labelkit.options.memory import MemoryConfig
@@ -35,11 +34,11 @@ from labelkit.options.shared import (
     WorkersOption,
 )
 
-_DATA: JsonDict = {"panel": "Data"}
-_MODEL: JsonDict = {"panel": "Model"}
-_RUN: JsonDict = {"panel": "Run"}
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_DATA = panel("Data")
+_MODEL = panel("Model")
+_RUN = panel("Run")
+_STORE = panel("Store", preset=False)
+_OUTPUT = panel("Output", preset=False)
 _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
@@ -51,17 +50,10 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
         "bins": 10,
     }
 
-    answer: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Result from discover answer to score; default: the newest of answer, answer-2, ...",
-        json_schema_extra=_STORE,
+    answer: str | None = _STORE(
+        None, "Result from discover answer to score; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
     )
-    plot: Path | None = Field(
-        None,
-        description="Also plot reliability and risk-coverage curves in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves in this PNG.", makes="png")
 
 
 class EvaluateClusteringConfig(
@@ -206,24 +198,17 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         description="Comma-separated splits, or all, whose images are both queries and gallery. auto: split query "
         "against split gallery if the store has both; else test if the store has it; else all.",
     )
-    queries: str | None = Field(
-        None, description="Split of the queries, or all, instead of --split.", json_schema_extra=_STORE
-    )
+    queries: str | None = _STORE(None, "Split of the queries, or all, instead of --split.")
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
-    gallery_index: Path | None = Field(
-        None,
-        description="Store to search in, made with the same model; default: the store itself.",
-        json_schema_extra=_STORE,
+    gallery_index: Path | None = _STORE(
+        None, "Store to search in, made with the same model; default: the store itself."
     )
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
         3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
     )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.",
-        json_schema_extra=_RUN,
+    threads: int | None = _RUN(
+        None, "Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.", ge=1
     )
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
@@ -250,30 +235,19 @@ class EvaluateClassificationConfig(
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
     constants: ClassVar[Mapping[str, object]] = {"groups": "auto", "seen_only": False, "confusion": None}
 
-    checkpoint: Path | None = Field(
-        None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
-    )
-    data_root: Path | None = Field(
-        None,
-        description="Folder with the named data sets (with --checkpoint); default: the folder used in the run.",
-        json_schema_extra=_STORE,
+    checkpoint: Path | None = _STORE(None, "Run folder of a trained classifier, or a checkpoint in it.")
+    data_root: Path | None = _STORE(
+        None, "Folder with the named data sets (with --checkpoint); default: the folder used in the run."
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
         description="Store that contains a classifier's logits, instead of --checkpoint.",
         json_schema_extra=STORE,
     )
-    batch_size: int | None = Field(
-        None,
-        ge=1,
-        description="Images per forward pass (with --checkpoint); default: 16 on a CPU, 256 on a GPU.",
-        json_schema_extra=_RUN,
+    batch_size: int | None = _RUN(
+        None, "Images per forward pass (with --checkpoint); default: 16 on a CPU, 256 on a GPU.", ge=1
     )
-    device: Device = Field(
-        "auto",
-        description="Compute device (with --checkpoint): auto, cpu, cuda, cuda:1 or mps.",
-        json_schema_extra=_RUN,
-    )
+    device: Device = _RUN("auto", "Compute device (with --checkpoint): auto, cpu, cuda, cuda:1 or mps.")
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateClassificationConfig:
@@ -298,11 +272,9 @@ class EvaluatePresenceConfig(
         "min_scale": 0.1,
     }
 
-    dataset: str = Field(
-        "voc_2007_classes", description="Data set whose images may have several classes.", json_schema_extra=_DATA
-    )
-    split: str = Field("train", description="Split to train on.", json_schema_extra=_DATA)
-    eval_split: str = Field("test", description="Split to evaluate on.", json_schema_extra=_DATA)
+    dataset: str = _DATA("voc_2007_classes", "Data set whose images may have several classes.")
+    split: str = _DATA("train", "Split to train on.")
+    eval_split: str = _DATA("test", "Split to evaluate on.")
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
         description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
@@ -339,12 +311,8 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         "max_values": 9600,
     }
 
-    checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
-    data_root: Path | None = Field(
-        None,
-        description="Folder with the named data sets; default: the folder used in the run.",
-        json_schema_extra=_STORE,
-    )
+    checkpoint: Path = _STORE(..., "Run folder, or a checkpoint in it.")
+    data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
         description="Where to train classifiers. convolutions: after each convolution of a plain network; "
@@ -389,21 +357,14 @@ class DenseConfig(
 ):
     """Options shared by the evaluations of patch features: data, network and outputs."""
 
-    dataset: str = Field(
+    dataset: str = _DATA(
         "scenes",
-        description="Data set with masks: a registered name (`labelkit datasets`), or a folder that contains images/ "
+        "Data set with masks: a registered name (`labelkit datasets`), or a folder that contains images/ "
         "and masks/, or train/ and val/ with both in each.",
-        json_schema_extra=_DATA,
     )
-    patch_size: int = Field(
-        8, ge=1, le=256, description="Side of a patch in pixels, with --backbone pixels.", json_schema_extra=_MODEL
-    )
-    batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
-    sheet: Path | None = Field(
-        None,
-        description="Also save the predicted masks next to the true masks in this PNG.",
-        json_schema_extra={**_OUTPUT, "makes": "png"},
-    )
+    patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
+    batch_size: int = _RUN(64, "Images per forward pass.", ge=1)
+    sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks in this PNG.", makes="png")
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
@@ -414,11 +375,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
         "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
     }  # fmt: skip
 
-    split: str = Field(
-        "auto",
-        description="Split to train the head on; auto: probe if the data set has this split, else train.",
-        json_schema_extra=_DATA,
-    )
+    split: str = _DATA("auto", "Split to train the head on; auto: probe if the data set has this split, else train.")
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
         description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
@@ -483,11 +440,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
         "grid": None,
     }
 
-    split: str = Field(
-        "auto",
-        description="Split whose patches are clustered and scored; auto: val, else test.",
-        json_schema_extra=_DATA,
-    )
+    split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
     num_clusters: int | None = Field(
         None,
         ge=2,
@@ -516,12 +469,8 @@ class EvaluateTrackingConfig(DenseConfig):
         "max_films": None,
     }
 
-    dataset: str = Field(
-        "scene_videos",
-        description="Videos with object masks: scene_videos or davis_2017.",
-        json_schema_extra=_DATA,
-    )
-    split: str = Field("auto", description="Videos to evaluate on; auto: val, else all.", json_schema_extra=_DATA)
+    dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
+    split: str = _DATA("auto", "Videos to evaluate on; auto: val, else all.")
     radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
@@ -552,27 +501,18 @@ class EvaluateDetectionConfig(
         "train_sizes": None,
     }
 
-    dataset: str = Field(
+    dataset: str = _DATA(
         "coco_2017",
-        description="Data set with boxes: coco_2017, voc_2007, or a folder with "
+        "Data set with boxes: coco_2017, voc_2007, or a folder with "
         "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
         "images/).",
-        json_schema_extra=_DATA,
     )
-    split: str = Field("auto", description="Split to train on; auto: train.", json_schema_extra=_DATA)
-    image_size: int | None = Field(
-        None,
-        ge=32,
-        le=2048,
-        description="Shorter image side in pixels; default: 800. The longer side is limited by --longer-side.",
-        json_schema_extra=_MODEL,
+    split: str = _DATA("auto", "Split to train on; auto: train.")
+    image_size: int | None = _MODEL(
+        None, "Shorter image side in pixels; default: 800. The longer side is limited by --longer-side.", ge=32, le=2048
     )
-    longer_side: int | None = Field(
-        None,
-        ge=32,
-        le=4096,
-        description="Maximum longer image side in pixels; default: 5/3 of the shorter side (1333 for 800).",
-        json_schema_extra=_MODEL,
+    longer_side: int | None = _MODEL(
+        None, "Maximum longer image side in pixels; default: 5/3 of the shorter side (1333 for 800).", ge=32, le=4096
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
@@ -598,10 +538,8 @@ class EvaluateDetectionConfig(
     )
     proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32",
-        description="Floating-point precision of backbone and feature pyramid; heads and boxes use float32.",
-        json_schema_extra=option("Run"),
+    precision: Literal["float32", "bf16", "fp16"] = _RUN(
+        "float32", "Floating-point precision of backbone and feature pyramid; heads and boxes use float32."
     )
     seeds: int = Field(
         1,

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeVar, cast
 
 from pydantic import Field, create_model, field_validator, model_validator
-from pydantic.config import JsonDict
 
-from labelkit.options.base import StageConfig, flag, option
+from labelkit.options.base import StageConfig, flag, option, panel
 from labelkit.options.presets import DEFAULT_ORIGIN, Collected, preset_command, shipped_presets
 from labelkit.options.shared import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
 from labelkit.options.training import RunConfig
 
-_MODEL: JsonDict = {"panel": "Model"}
-_RUN: JsonDict = {"panel": "Run"}
-_IMAGES: JsonDict = {"panel": "Images"}
-_STORE: JsonDict = {"panel": "Store", "preset": False}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
-_PATCHES: JsonDict = {"panel": "Patches"}
+_DATA = panel("Data", preset=False)
+_MODEL = panel("Model")
+_RUN = panel("Run")
+_IMAGES = panel("Images")
+
+_OUTPUT = panel("Output", preset=False)
+_PATCHES = panel("Patches")
 
 
 class PictureConfig(OverwriteOption):
     """Options shared by the commands that draw one picture."""
 
-    out: Path = Field(..., description="PNG to write.", json_schema_extra={**_OUTPUT, "makes": "png"})
+    out: Path = _OUTPUT(..., "PNG to write.", makes="png")
 
 
 class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
@@ -36,29 +36,14 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"dataset": None, "split": None}
 
-    checkpoint: Path = Field(
-        ..., description="Run folder from `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
+    checkpoint: Path = _MODEL(..., "Run folder from `labelkit train`, or a checkpoint in it.")
+    num_images: int | None = _IMAGES(None, "Number of images to draw, chosen at random by --seed. Default: 4.", ge=1)
+    rows: tuple[int, ...] | None = _IMAGES(
+        None, "Rows of the data set to draw instead of --num-images, 0-based, comma-separated."
     )
-    num_images: int | None = Field(
-        None,
-        ge=1,
-        description="Number of images to draw, chosen at random by --seed. Default: 4.",
-        json_schema_extra=_IMAGES,
-    )
-    rows: tuple[int, ...] | None = Field(
-        None,
-        description="Rows of the data set to draw instead of --num-images, 0-based, comma-separated.",
-        json_schema_extra=_IMAGES,
-    )
-    image: tuple[Path, ...] | None = Field(
-        None, description="Image files to draw instead of --num-images, comma-separated.", json_schema_extra=_IMAGES
-    )
-    data_root: Path | None = Field(
-        None,
-        description="Folder with the named data sets; default: the folder used in the run.",
-        json_schema_extra=_IMAGES,
-    )
-    seed: int = Field(0, ge=0, description="Random seed for choosing images and views.", json_schema_extra=_RUN)
+    image: tuple[Path, ...] | None = _IMAGES(None, "Image files to draw instead of --num-images, comma-separated.")
+    data_root: Path | None = _IMAGES(None, "Folder with the named data sets; default: the folder used in the run.")
+    seed: int = _RUN(0, "Random seed for choosing images and views.", ge=0)
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
@@ -79,13 +64,12 @@ class ShowAttentionConfig(ShowImagesConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "attention")
 
-    block: tuple[int, ...] | None = Field(
+    block: tuple[int, ...] | None = _MODEL(
         None,
-        description="Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
+        "Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
         "training, and the last block.",
-        json_schema_extra=_MODEL,
     )
-    heads: bool = Field(False, description="Also draw every head separately.", json_schema_extra=_RUN)
+    heads: bool = _RUN(False, "Also draw every head separately.")
 
     @field_validator("block")
     @classmethod
@@ -111,22 +95,14 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
     index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
-    rows: tuple[int, ...] | None = Field(
-        None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    rows: tuple[int, ...] | None = _IMAGES(None, "Rows of the store to draw, 0-based, comma-separated.")
+    num_images: int | None = _IMAGES(
+        None, "Number of images to draw instead of --rows, chosen at random by --seed. Default: 4.", ge=1, le=100
     )
-    num_images: int | None = Field(
-        None,
-        ge=1,
-        le=100,
-        description="Number of images to draw instead of --rows, chosen at random by --seed. Default: 4.",
-        json_schema_extra=_IMAGES,
+    patch: tuple[int, ...] | None = _PATCHES(
+        None, "Patch of the first image with which all patches are compared, as row,column; default: the center."
     )
-    patch: tuple[int, ...] | None = Field(
-        None,
-        description="Patch of the first image with which all patches are compared, as row,column; default: the center.",
-        json_schema_extra=_PATCHES,
-    )
-    seed: int = Field(0, ge=0, description="Random seed for choosing images.", json_schema_extra=_RUN)
+    seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
@@ -174,18 +150,13 @@ _HIDDEN = {**option("Run", preset=False), "hidden": True}
 class ScheduleOptions(OverwriteOption):
     """Options of ``labelkit show schedule`` that extend or replace those of a training."""
 
-    images: int | None = Field(
+    images: int | None = _DATA(
         None,
-        ge=2,
-        description="Number of training images. Default: the published number for a named set, else counted in the "
+        "Number of training images. Default: the published number for a named set, else counted in the "
         "data set or store.",
-        json_schema_extra=option("Data", preset=False),
+        ge=2,
     )
-    out: Path | None = Field(
-        None,
-        description="Draw the curves in this .png, or write them to this .csv.",
-        json_schema_extra=option("Output", preset=False, makes="export"),
-    )
+    out: Path | None = _OUTPUT(None, "Draw the curves in this .png, or write them to this .csv.", makes="export")
     resume: bool = Field(False, json_schema_extra=_HIDDEN)
     stop_after_steps: int | None = Field(None, json_schema_extra=_HIDDEN)
     dry_run: bool = Field(False, json_schema_extra=_HIDDEN)
