@@ -27,6 +27,7 @@ ALLOWED = {
     "files.py",
     "cli/doctor.py",
     "data/named/benchmark_classes.py",
+    "data/named/generated.py",
     "training/compute_device.py",
     "pipelines/compare/runs.py",
     "studio/report/page.py",

@@ -25,6 +25,7 @@ from PIL import Image
 
 from labelkit.commands.common.images.read import embedded_pixels
 from labelkit.data.datasets import ImageDataset
+from labelkit.files import read_bytes
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -162,7 +163,7 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
         images had no thumbnail.
     """
     try:
-        text = page.read_text(encoding="utf-8")
+        text = read_bytes(page).decode()
         found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
         data: dict[str, Any] = json.loads(found[1]) if found else {}
         if data["maxSize"] != max_size:
