@@ -31,11 +31,22 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = training, tracking
 
 
-def _total(value: Tensor) -> Tensor:
-    """Sum over processes, with gradients."""
-    from torch.distributed.nn.functional import all_reduce
+class _Total(torch.autograd.Function):
+    """Sum over processes, with gradients; torch's own gives notice of its end."""
 
-    total: Tensor = all_reduce(value)  # type: ignore[no-untyped-call] # torch does not say
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _Total.forward(ctx, gradient)
+
+
+def _total(value: Tensor) -> Tensor:
+    total: Tensor = _Total.apply(value)
     return total
 
 

@@ -88,7 +88,7 @@ class DrawnImages(CachedViewBank):
 
     def __init__(self, bank: ImageBank, reuse: Reuse, seed: int, normalize: Normalize) -> None:
         self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
-        for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad", "image_size"):
+        for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad"):
             setattr(self, name, getattr(bank, name))
         self.images = None
         self._views = reuse.plan.counts[0]
@@ -127,7 +127,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     spec = setup.method.network.input_spec
     if hasattr(setup.method, "_record_blocks"):
         setup.method._record_blocks = ()
-    trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
+    trainer.train_on(DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)))
 
 
 @pytest.mark.slow
