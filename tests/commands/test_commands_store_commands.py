@@ -138,7 +138,10 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     assert answer.code == 2
     told = "already exists and has other content. Pass another --result. A packed file does not change."
     assert f"{out}:/results/k-means: {told}" in answer.err
-    answer = labelkit("cluster", "sinkhorn", "--index", out, "--num-clusters", "4", "--prototypes", "k-means")
+    answer = labelkit(
+        *("cluster", "sinkhorn", "--index", out, "--num-clusters", "4"),
+        *("--previous", out, "--previous-result", "k-means"),
+    )
     assert answer.code == 0, answer.err
     assert labelkit("status", "--index", out, "--json").json["store"]["results"] == [
         "head",

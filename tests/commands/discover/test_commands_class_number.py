@@ -83,7 +83,7 @@ def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore,
     if options != {"criterion": "published"}:
         assert categories(unlabeled, **options)["num_classes"] >= 4
         return
-    with pytest.raises(DatasetError, match="has no labels that may be used") as caught:
+    with pytest.raises(DatasetError, match="has no usable labels") as caught:
         categories(unlabeled, **options)
 
     assert "remove --criterion published" in caught.value.remedy
