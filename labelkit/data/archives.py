@@ -266,7 +266,7 @@ def _list_one(
                     content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
                     label, fault = _label_of(content, suffix, label_column)
                     if fault and suffix == ".cls":
-                        raise DatasetError(where, f"{inner!r} {fault}", "Write a single string or number in it.")
+                        raise DatasetError(where, f"{inner!r} {fault}", "Use a single string or number as its value.")
                     if fault:
                         found.faults[_key_of(inner)] = fault
                     if label is not None:

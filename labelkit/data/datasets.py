@@ -65,7 +65,7 @@ class SelectedSource(Generic[T]):
     rows: NDArray[np.int64]
 
     def read(self, index: int) -> T:
-        """Read the item at ``index``; raises what the other source raises."""
+        """Read the item at ``index``; errors of the underlying source are passed on."""
         return self.source.read(int(self.rows[index]))
 
 

@@ -62,8 +62,8 @@ class FreezeOptions(ReuseOptions):
 
     freeze_stages: int = _REUSE(
         0,
-        "Freeze this number of backbone stages and everything before them, including running statistics. Stages are "
-        "layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train all.",
+        "Number of backbone stages to freeze, counted from the input, with everything before them and their running "
+        "statistics. Stages are layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train all.",
         ge=0,
         before=0,
     )

@@ -53,8 +53,8 @@ class RowOptions(LabelsOption):
     row_views: Literal["auto", "on", "off"] = _ROWS(
         "auto",
         "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), "
-        "drawn each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented "
-        "by these three options. auto: on if the store has views, else off.",
+        "drawn at random each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, "
+        "augmented by these three options. auto: on if the store has views, else off.",
         before="auto",
     )
 

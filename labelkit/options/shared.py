@@ -82,7 +82,7 @@ class NormalizeOption(LastOption):
 
 
 class NewClassesOption(StageConfig):
-    """Option of commands that discover classes without labels."""
+    """Option for commands that discover classes without labels."""
 
     new_classes: str = Field(
         "auto",

@@ -261,7 +261,7 @@ class EmbeddingStore:
             return np.arange(self.n)
         if self.splits is None or split not in self.split_names:
             known = ", ".join(self.split_names) or "none"
-            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of these.")
+            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Pass one of these.")
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:

@@ -92,7 +92,7 @@ def _chosen(
         given = wanted.get(role)
         if given is not None and given not in names:
             option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of these.")
+            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Pass one of these.")
         found = given or next((by_lower[name] for name in known if name in by_lower), None)
         if found is not None and (given or found not in chosen.values()):
             chosen[role] = found
@@ -124,7 +124,7 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
         raise Refused(where, f"{problem}per row", "Write it as such an array.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-            raise Refused(where, "contains integers beyond the range of signed 64 bits", "Write smaller numbers.")
+            raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")
         return values.astype(np.int64)
     return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
 
@@ -356,7 +356,11 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
     if "labeled" in texts:
         for text, line in zip(texts["labeled"], numbers, strict=True):
             if text.strip() not in ("0", "1"):
-                raise Refused(f"{where} line {line}", f"labeled is {text!r}, expected 0 or 1", "Correct it.")
+                raise Refused(
+                    f"{where} line {line}",
+                    f"column 'labeled' contains {text!r}, expected 0 or 1",
+                    "Correct this value.",
+                )
         columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
     found |= {"embeddings": _run([header[at] for at in used])} if with_rows else {}
     left_out = [name or "(no name)" for at, name in enumerate(header) if at not in (*used, *places.values())]

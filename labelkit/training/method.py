@@ -274,7 +274,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index`` when the previous one has ended, or ``None`` to end the run.
+        """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
 
         Default: from ``phases``. A phase may depend on state that a checkpoint carries, and must be the same when it is
         asked for again.

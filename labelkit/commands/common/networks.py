@@ -241,8 +241,8 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
-            f"backbone {name}: both have weights on this machine; together they take about three times as long as the "
-            f"first alone (to use only the first: --backbone {first})"
+            f"backbone {name}: both networks have weights on this machine, so both are used, which takes about three "
+            f"times as long as {first} alone (to use only this one: --backbone {first})"
         )
         return name
     if name is not None:

@@ -157,7 +157,7 @@ class PreparedData:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run saves of its training data: the label split by sample id, and its data set."""
+        """Return what a run saves about its training data: which samples have labels, by id, and the data set."""
         return {
             "dataset": self.dataset.name,
             "dataset_digest": self.dataset.digest(),

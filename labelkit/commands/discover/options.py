@@ -100,7 +100,9 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
         "--grouping, else categories. Default: use an existing result.",
         ge=1,
     )
-    min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which an image is unsure, in [0, 1].")
+    min_confidence: float = Field(
+        0.8, ge=0, le=1, description="Images with a confidence below this value, in [0, 1], are marked as unsure."
+    )
     calibration_labels: Path | None = Field(
         None,
         description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "

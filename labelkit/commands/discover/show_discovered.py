@@ -188,7 +188,8 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
         raise NotAStore(str(store.path), "has no result with discovered images", remedy)
     if len(found) > 1:
         names = ", ".join(result.name for result in found)
-        raise ConfigError("--result", f"{store.path} has {len(found)} such results: {names}", "Choose one of these.")
+        problem = f"{store.path} has {len(found)} results that this command can use: {names}"
+        raise ConfigError("--result", problem, "Pass one of these.")
     return found[0]
 
 

@@ -269,7 +269,7 @@ def choose_splits(
 
 
 def mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
-    """Average segmentation scores over several seeds, as plain JSON.
+    """Average segmentation scores over several seeds, and return them as plain JSON.
 
     Args:
         scores: one for each seed.

@@ -138,7 +138,7 @@ def _of_embedding(folder: Path) -> list[Verified]:
     with found.collecting():
         status = look(folder.with_name(name))
         if status is None or status.folder != folder:
-            raise NotAStore(str(folder), "is not the location of a run folder", "Pass NAME.h5.run, or the store.")
+            raise NotAStore(str(folder), "is not a run folder", "Pass NAME.h5.run, or the store.")
         found.blocks, found.num_bytes = status.done_parts, status.num_bytes
         found.faults += [error for _, error in status.damaged]
     return [found]
@@ -148,7 +148,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} does not list images", "Pass a store or matches as --index.")
+        raise ConfigError("--images", f"the file of --index, {path}, does not list images", "Pass a store or matches.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
         # pixels have no header: their size is that of an image, with one byte for each value

@@ -135,7 +135,7 @@ def replace_paired_boxes(
 
 
 def overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the overlap area (b,) of each pair of boxes (b, 4), 0 without an overlap."""
+    """Compute the overlap area (b,) of each pair of boxes (b, 4); 0 if they do not overlap."""
     low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
     return np.asarray(np.prod(np.clip(high - low, 0, None), axis=1), dtype=np.float64)
 

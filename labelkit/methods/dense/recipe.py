@@ -85,7 +85,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches mix both data sets in fixed numbers that are equal on every process.
+        """Return a phase whose batches hold a fixed number of images of each data set, the same on every process.
 
         Args:
             rows: that can be read; those of images of one object come first.

@@ -126,7 +126,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9), "Blocks in which keys move, 0-based (8,9: the paper's 9-10 for fine-grained data; 3,4 for CIFAR-10)."
+        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0. Paper: 8,9 for fine-grained data."
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",

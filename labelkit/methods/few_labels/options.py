@@ -224,7 +224,8 @@ class CriticalSearchOptions(SearchOptions):
     }
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = _DISCOVERY(
-        "max_entropy", "Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest."
+        "max_entropy",
+        "Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest to a mean.",
     )
     confine: bool = _DISCOVERY(
         True,

@@ -101,8 +101,8 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; far: the farthest within a confident set "
-        "10 times as large; random: any; max: the farthest; auto: far for mixmatch, else min.",
+        "Which images to take. min: the nearest to a class mean; far: the farthest of the most confident "
+        "images, 10 times as many as are taken; random: any; max: the farthest; auto: far for mixmatch, else min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
@@ -113,8 +113,8 @@ class SnowballConfig(
 
     churn: float = _STOP(
         0.01,
-        "Minimum fraction of predictions that must change. A generation ends if fewer changed since its "
-        "last phase, and the run if fewer changed since the last generation. 0: neither ends for this reason.",
+        "Minimum fraction of predictions that must change. If fewer change in a phase, the generation ends; if fewer "
+        "change in a generation, the run ends. 0: never end for this reason.",
         ge=0,
         le=1,
     )

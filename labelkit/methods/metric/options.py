@@ -152,8 +152,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san: train without assembly.")
     san_before: str = _ASSEMBLY(
         "inception5a",
-        "Backbone stage before which features are moved; a convolution wider than 1x1 or a strided "
-        "pool must follow (layer4 of resnet18, block4 of smallcnn_pool).",
+        "Backbone stage before which the spatial assembly is inserted. The stage must begin with a convolution larger "
+        "than 1x1 or a strided pooling layer (layer4 of resnet18, block4 of smallcnn_pool).",
     )
     san_width: int = _ASSEMBLY(64, "Number of channels of the predictor.", ge=1)
     san_diagonal: float = _ASSEMBLY(

@@ -109,8 +109,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     sharpest_t: float | None = _PROTOTYPES(
         SHARPEST_T,
-        "Sharpen the loss that spreads the prototypes step by step up to this value, until only the largest cosine "
-        "counts. none: minimize the paper's loss (Eq. 5) itself, even where opposite pairs are the widest spread.",
+        "Final sharpness of the loss that spreads the prototypes. It rises to this value step by step, until only the "
+        "largest cosine counts. none: minimize the loss of the paper (Eq. 5), even if opposite pairs minimize it.",
         gt=0,
         le=1e9,
         before=SHARPEST_T,

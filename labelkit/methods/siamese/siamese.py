@@ -142,7 +142,7 @@ class Siamese(Method[SiameseConfig]):
         return {"ema_decay": lambda now: config.ema_decay} if config.loss == "moco" else {}
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss that the options choose."""
+        """Compute the loss selected by the options."""
         first, second = batch.views[0], batch.views[1]
         projections = self.network.project(first), self.network.project(second)
         if self.config.loss == "simclr":

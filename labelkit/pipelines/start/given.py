@@ -349,7 +349,7 @@ class OwnTables:
         return True
 
     def replace(self, path: Path, made: Path) -> bool:
-        """Replace a table by a finished file unless it changed since it was read; return whether it was replaced."""
+        """Replace a table by a finished file, unless the table has changed since it was read; return whether it was."""
         if not self.may_replace(path):
             made.unlink()
             return False

@@ -328,7 +328,8 @@ def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset
     if not aside:
         return
     current_progress().warning(
-        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they can"
+        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they are readable "
+        "again"
     )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (

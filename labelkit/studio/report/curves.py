@@ -42,7 +42,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
             note = "Its last checkpoint holds the network that made the embeddings."
         else:
             note = "Its last checkpoint is not the network that made the embeddings."
-            current_progress().warning(f"{run}: its last checkpoint is not the network that made the store")
+            current_progress().warning(f"{run}: the store was not made with the last checkpoint of this run")
         return _curves(logged, note)
     checkpoint = find_model(model.weights_fingerprint)
     folder = None if checkpoint is None else checkpoint.parent.parent

@@ -409,7 +409,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for 'fig', 'pear', which now have labels" in done.err
+    assert "has no group for the classes 'fig', 'pear', which got their labels after" in done.err
     assert "again with these labels" in done.err
 
 
