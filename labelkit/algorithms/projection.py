@@ -195,6 +195,6 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         early_exaggeration=_EXAGGERATION,
         angle=_ANGLE,
     )
-    # threads wait for each other after each of many short steps: on a busy machine, two took a hundred times as long
+    # threads wait for each other after each of many short steps, which takes minutes where other work runs
     with threadpool_limits(1):
         return np.asarray(layout.fit_transform(rows), dtype=np.float64)

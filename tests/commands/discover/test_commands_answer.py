@@ -94,19 +94,20 @@ def test_embeddings_that_are_never_negative_count_by_their_square_roots(
     np.testing.assert_allclose(one["confidence"], two["confidence"], atol=0.2)
 
 
-@pytest.mark.parametrize(("new_classes", "weight"), [("auto", 0.5), ("some", 1.0)])
+@pytest.mark.parametrize(("new_classes", "weight"), [("auto", 0.01), ("some", 1.0)])
 def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
     build: Build, monkeypatch: pytest.MonkeyPatch, new_classes: str, weight: float
 ) -> None:
-    monkeypatch.setattr(UnlabeledGroups, "group_weight", 0.5)
+    monkeypatch.setattr(UnlabeledGroups, "group_weight", 0.01)
     store = build(0.3, clustered=False)
     groups = discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes=new_classes)).to_json()
     answer(store)
 
     assert groups["num_classes"] > OLD
     assert groups["group_weight"] == weight
-    rule = read_result(store, "answer").arrays["rule_settings"]
-    assert rule[4] == weight
+    arrays = read_result(store, "answer").arrays
+    assert arrays["rule_settings"][4] == weight
+    assert arrays["new_classes"][arrays["group_ids"]].any() == (weight == 1)
 
 
 @pytest.mark.slow
