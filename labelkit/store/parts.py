@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -38,7 +39,7 @@ Held = TypeVar("Held")
 """What a part holds, as it is read."""
 
 
-class RunFolder(Generic[Held]):
+class RunFolder(ABC, Generic[Held]):
     """Run folder in which the parts of one plan are written and verified.
 
     Args:
@@ -65,13 +66,13 @@ class RunFolder(Generic[Held]):
 
     # ---- what each kind of run says
 
+    @abstractmethod
     def _read(self, number: int, file: CheckedFile) -> Held:
         """Return what a part of this plan holds; checks that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_space(self) -> None:
         """Raise what forbids the run, before anything is written."""
-        raise NotImplementedError
 
     def _opened(self, path: Path) -> CheckedFile:
         return open_part(path)
