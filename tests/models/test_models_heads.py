@@ -197,3 +197,14 @@ def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.Mon
     assert wanted is not None
     assert torch.allclose(images.grad, wanted, atol=1e-5)
     assert int(layer.num_batches_tracked) == 1
+
+
+def test_sums_over_processes_have_gradients_from_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_norm.dist, "all_reduce", lambda value: value.mul_(2))  # an equal process beside this one
+    values = torch.tensor([1.0, 3.0], requires_grad=True)
+    total = batch_norm._total(values)
+    (total * torch.tensor([1.0, 5.0])).sum().backward()
+    assert total.tolist() == [2.0, 6.0]
+    assert values.tolist() == [1.0, 3.0]
+    assert values.grad is not None
+    assert values.grad.tolist() == [2.0, 10.0]
