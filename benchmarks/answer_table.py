@@ -134,7 +134,7 @@ def rule(
             table = {int(line["path"][:7]): line for line in csv.DictReader(lines)}
     best = None
     ends = [np.asarray(arrays[name]) for name in ("expected", "expected_low", "expected_high") if name in arrays]
-    expected = np.mean(ends, axis=0)
+    expected = np.mean(ends, axis=0) if ends else np.full(len(truth), np.nan)  # none where nothing was checked
     if "best_class" in table[next(iter(table))]:
         best = np.array(
             [int(table[i]["best_class"].removeprefix("class-")) if i in table else truth[i] for i in range(len(truth))]

@@ -1,7 +1,7 @@
 """The rule of ``discover answer`` for images that are not in the store; it is kept with the answers.
 
-    1. start as for stored rows (``classify``): the classifier, and how near the image is to the mean of each group;
-       both are a softmax of a linear function of the features
+    1. start with the classifier, and how near the image is to the mean of each group; both are a softmax of a linear
+       function of the features
     2. take the part alpha of the shares from the nearest stored rows, weighted as edges of their graph are
     3. the temperatures of the stored answers make a confidence of the shares
 No stored row changes. scikit-learn and torch are not needed.
@@ -28,6 +28,8 @@ run the other way."""
 _POWER: Final = 3
 _LEAST: Final = 1e-12
 _PREFIX: Final = "rule_"
+#: In this order; rules of older versions lack the last ones.
+_SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight", "own_group")
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,14 @@ class AnswerRule:
         classifier: shares of the classes; ``None``: there is no classifier.
         class_columns: (c,) int64, group of each class of the classifier.
         groups: shares of all groups by their means; ``None``: the classes with labels are all groups.
-        classifier_share: part that the classifier hands out among the known groups.
+        classifier_share: part that the classifier hands out among the known groups; 1 but in old rules.
         alpha: part that comes from stored rows, in [0, 1).
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
         temperatures: that make a confidence; ``None``: nothing is known of it.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
         square_roots: whether embeddings count by their square roots.
         group_weight: of new groups, in (0, 1]; the classifier hands out what they lose.
+        own_group: how many times the class of an image's group counts, >= 1.
     """
 
     class_of_group: NDArray[np.int64]
@@ -78,15 +81,14 @@ class AnswerRule:
     rows: NDArray[np.int64] | None = None
     square_roots: bool = False
     group_weight: float = 1.0
+    own_group: float = 1.0
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
-            "settings": np.array(
-                [self.unit_rows, self.classifier_share, self.alpha, self.square_roots, self.group_weight]
-            ),
+            "settings": np.array([getattr(self, name) for name in _SETTINGS], dtype=np.float64),
         }
         for name, part in (("classifier", self.classifier), ("groups", self.groups)):
             if part is not None:
@@ -111,22 +113,22 @@ class AnswerRule:
             there = f"{name}_weights" in own
             return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        # older rules have neither roots nor a weight
-        unit_rows, classifier_share, alpha, roots, weight = [*own["settings"].tolist(), 0, 1][:5]
+        settings = dict(zip(_SETTINGS, own["settings"].tolist(), strict=False))
         temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
-            unit_rows=bool(unit_rows),
+            unit_rows=bool(settings["unit_rows"]),
             classifier=linear("classifier"),
             class_columns=own["class_columns"],
             groups=linear("groups"),
-            classifier_share=classifier_share,
-            alpha=alpha,
+            classifier_share=settings["classifier_share"],
+            alpha=settings["alpha"],
             shares=own["shares"],
             temperatures=temperatures,
             rows=own.get("rows"),
-            square_roots=bool(roots),
-            group_weight=weight,
+            square_roots=bool(settings.get("square_roots", False)),
+            group_weight=settings.get("group_weight", 1.0),
+            own_group=settings.get("own_group", 1.0),
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -146,6 +148,7 @@ class AnswerRule:
             self.class_of_group < 0,
             share=self.classifier_share,
             group_weight=self.group_weight,
+            own_group=self.own_group,
         )
 
     def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
@@ -226,6 +229,7 @@ def blend_classifier(
     *,
     share: float,
     group_weight: float,
+    own_group: float,
 ) -> Doubles:
     """Blend the group probabilities (m, k) of images with the class probabilities (m, c) of a classifier. Sums stay.
 
@@ -236,7 +240,10 @@ def blend_classifier(
         is_new: (k,) whether a group has no class.
         share: that the classifier hands out of what known groups have, in [0, 1].
         group_weight: that new groups keep of theirs, in (0, 1]; the classifier hands out the rest.
+        own_group: how many times the classifier's probability of the class of an image's group counts, >= 1.
     """
+    by_class = by_class * (1 + (own_group - 1) * shares[:, columns])
+    by_class /= by_class.sum(axis=1, keepdims=True)
     known = shares[:, columns].sum(axis=1, keepdims=True)
     lost = (1 - group_weight) * shares[:, is_new].sum(axis=1, keepdims=True)
     blended = np.where(is_new, group_weight * shares, shares)

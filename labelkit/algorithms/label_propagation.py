@@ -82,8 +82,36 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
         raise ValueError(f"start must be ({graph.shape[0]}, k) and not negative, got shape {values.shape}")
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha must be in [0, 1), got {alpha}")
-    found = values.copy()
+    return _shares_of_rows(_flow(graph, values, alpha, num_iterations))
+
+
+def diffuse_labels(
+    graph: Any, seeds: ArrayLike, *, alpha: float = 0.9, num_iterations: int = 30
+) -> NDArray[np.float64]:
+    """Propagate labels alone, and scale the classes so that all have as much before each row is normalized.
+
+    So a class whose few labels happen to lie in the middle of others does not take their images.
+
+    Args:
+        graph: of :func:`neighbor_graph`.
+        seeds: (n, k) float, 1 where a row has the label of a class, else 0.
+        alpha: in [0, 1), as for :func:`spread_labels`.
+        num_iterations: of the iteration.
+
+    Returns:
+        (n, k) float64, rows sum to 1; a row that nothing reaches has equal shares.
+    """
+    found = _flow(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
+    return _shares_of_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))
+
+
+def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
+    found = start.copy()
     for _ in range(num_iterations):
-        found = alpha * (graph @ found) + (1 - alpha) * values
-    totals = found.sum(axis=1, keepdims=True)
-    return np.where(totals > 0, found / np.where(totals > 0, totals, 1), 1 / values.shape[1])
+        found = alpha * (graph @ found) + (1 - alpha) * start
+    return found
+
+
+def _shares_of_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    totals = values.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, values / np.where(totals > 0, totals, 1), 1 / values.shape[1])

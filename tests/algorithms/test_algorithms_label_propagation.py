@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import label_propagation
-from labelkit.algorithms.label_propagation import neighbor_graph, spread_labels
+from labelkit.algorithms.label_propagation import diffuse_labels, neighbor_graph, spread_labels
 
 
 def test_graph_has_normalized_cubes_of_cosines_of_near_rows_both_ways(rng: np.random.Generator) -> None:
@@ -30,6 +30,18 @@ def test_values_are_the_solution_of_the_equation(rng: np.random.Generator) -> No
     solution = np.linalg.solve(np.eye(15) - 0.7 * graph.toarray(), 0.3 * start)
 
     found = spread_labels(graph, start, alpha=0.7, num_iterations=80)
+
+    np.testing.assert_allclose(found, solution / solution.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
+def test_diffused_labels_count_the_same_for_all_classes(rng: np.random.Generator) -> None:
+    graph = neighbor_graph(rng.normal(size=(15, 3)), 4)
+    seeds = np.zeros((15, 2))
+    seeds[[0, 1, 2], 0] = seeds[3, 1] = 1
+    solution = np.linalg.solve(np.eye(15) - 0.5 * graph.toarray(), 0.5 * seeds)
+    solution /= solution.sum(axis=0)
+
+    found = diffuse_labels(graph, seeds, alpha=0.5, num_iterations=60)
 
     np.testing.assert_allclose(found, solution / solution.sum(axis=1, keepdims=True), rtol=1e-9)
 

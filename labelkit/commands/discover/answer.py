@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.calibration import named_probability, risk_coverage
 from labelkit.algorithms.confidences import Confidences, concatenate, confidences, reorder
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
@@ -106,7 +105,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
-    expected = None if saw == "yes" else float(answers.expected[unlabeled].mean())
+    checked = saw != "yes" and answers.calibration.evidence.num_labels > 0
+    expected = None if not checked else float(answers.expected[unlabeled].mean())
     metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
@@ -217,12 +217,6 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             min_size=grouping.min_size,
             seed=config.seed,
         )
-        if evidence is None:
-            raise DatasetError(
-                str(store.path),
-                "no class has two labels, so none can be hidden for calibration",
-                "Label more images, or pass labels of other images with --calibration-labels FILE.",
-            )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
@@ -288,7 +282,12 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
             "few other images and pass --calibration-labels FILE"
         )
     num_labels = answers.calibration.evidence.num_labels
-    if num_labels < _FEW_LABELS:
+    if not num_labels:
+        progress.warning(
+            "no class has two labels, so no confidence can be checked: it is what one label in a class usually gives. "
+            "Label a second image of some classes"
+        )
+    elif num_labels < _FEW_LABELS:
         progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
     if (decisions == UNSURE).all():
         progress.warning(
@@ -298,19 +297,12 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
-    hidden = config.calibration_labels is None
-    stated = np.where(
-        evidence.named_new,
-        *(
-            named_probability(evidence.scores, evidence.named, temperature).confidence
-            for temperature in (calibration.cautious.new, calibration.cautious.known)
-        ),
-    )
+    source = "labels given for images without one"
+    if config.calibration_labels is None:
+        source = "labels hidden in turn from classifier, groups and spreading"
     return {
-        "method": "temperature scaling",
-        "source": "labels hidden in turn from classifier, groups and spreading"
-        if hidden
-        else "labels given for images without one",
+        "method": "temperature scaling" if evidence.num_labels else "usual temperature",
+        "source": source if evidence.num_labels else "none: no class has two labels",
         "network_saw_labels": saw,
         "labels": evidence.num_labels,
         "rows": len(evidence.named),
@@ -321,11 +313,10 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
         "temperature": calibration.cautious.known,
         "temperature_new": calibration.cautious.new,
         "classifier": CLASSIFIER,
-        "classifier_share": answers.rule.classifier_share,
         "flow": answers.rule.alpha,
-        "before": calibration.before.to_dict(),
-        "after": calibration.after.to_dict(),
-        "aurc": risk_coverage(stated, evidence.correct).aurc,
+        "before": None if calibration.before is None else calibration.before.to_dict(),
+        "after": None if calibration.after is None else calibration.after.to_dict(),
+        "aurc": calibration.aurc,
     }
 
 
@@ -415,8 +406,7 @@ def _tables(
         percent(evidence.accuracy(new=False)),
         percent(evidence.accuracy(new=True)),
         calibration.cautious.known,
-        calibration.before.ece,
-        calibration.after.ece,
+        *("-" if found is None else found.ece for found in (calibration.before, calibration.after)),
     ]
     return (
         Table("groups of the unlabeled images", ["group", "kind", "images", "sure", "mean confidence"], cells),

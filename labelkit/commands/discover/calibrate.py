@@ -5,7 +5,12 @@ for new groups: all that some twenty labels can bear. They are fitted to rows wh
     - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
       there may be new classes, without a fifth of the classes. Rows of these are right if the other ones agree that
       their new group is that of their class; where there are no new groups, never.
+      The best temperature falls as labels are added, on six sets as 1 + 1 / m for 1 to 10 labels in a class; so it is
+      brought from those that a round kept to all.
     - labels given: rows whose label nothing was made with are looked up in the answers themselves.
+
+Where no class has two labels, nothing can be hidden: confidences rest on a temperature that is usual for one label in a
+class, and are not checked.
 
 Hidden labels are held out from groups, classifier and spreading, but not from a network that was trained with them, and
 not from the number of groups.
@@ -13,7 +18,7 @@ not from the number of groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +30,7 @@ from labelkit.algorithms.calibration import (
     leave_one_out_agreement,
     named_probability,
     reliability,
+    risk_coverage,
 )
 from labelkit.algorithms.confidences import Temperatures, calibrated_confidences, log_shares
 from labelkit.algorithms.few_label_classifier import RowClassifier
@@ -48,6 +54,9 @@ _FEWEST_ROWS: Final = 10
 #: of nine of ten.
 _CAUTION: Final = 0.5
 _CAUTION_WITH_NEW: Final = 1.28
+#: Temperature with one label in each class: on six sets, 4 to 81 classes and 600 to 3,000 images, the best one was .4
+#: to 2.8, in the mean 1.1; this is the cautious side of it.
+_USUAL: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Evidence:
         of_new: (m,) whether no group is named by the class of the row.
         weights: (m,) float64, sum to ``num_labels``.
         num_labels: distinct labels behind the rows.
+        more_labels: factor of the temperature of known classes where no label is hidden, in (0, 1].
     """
 
     scores: Doubles
@@ -69,6 +79,7 @@ class Evidence:
     of_new: NDArray[np.bool_]
     weights: Doubles
     num_labels: int
+    more_labels: float = 1.0
 
     @property
     def named(self) -> Ints:
@@ -89,14 +100,16 @@ class Calibration:
         cautious: of the confidence of a single answer.
         likeliest: whose confidences add up to how many answers are right.
         evidence: answers that are known to be right or wrong.
-        before, after: reliability of shares and of confidences, on the evidence.
+        before, after: reliability of shares and of confidences, on the evidence; ``None``: there is none.
+        aurc: area under the risk-coverage curve of the confidences on the evidence.
     """
 
     cautious: Temperatures
     likeliest: Temperatures
     evidence: Evidence
-    before: Reliability
-    after: Reliability
+    before: Reliability | None
+    after: Reliability | None
+    aurc: float | None
 
 
 def hidden_label_evidence(
@@ -109,7 +122,7 @@ def hidden_label_evidence(
     min_size: int,
     seed: int,
     group_weight: float = 1.0,
-) -> Evidence | None:
+) -> Evidence:
     """Predict again with some labels hidden, and compare the predictions with the hidden labels.
 
     Args:
@@ -123,11 +136,12 @@ def hidden_label_evidence(
         group_weight: of new groups, in (0, 1].
 
     Returns:
-        The evidence; ``None`` if no class has two labels.
+        The evidence, without a row if no class has two labels.
     """
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
-        return None
+        none = np.zeros(0)
+        return Evidence(np.zeros((0, len(class_of_group))), none > 0, none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
     # one class alone says nothing if it is hidden; of two, one is looked for among new groups
@@ -137,11 +151,14 @@ def hidden_label_evidence(
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     features = _on_main_directions(judge.features)
     looks: list[tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_], Ints]] = []
+    factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
         for number in range(_ROUNDS):
             generator = keyed_generator(seed, "calibration", epoch=number)
             whole = np.take(turn, np.arange(num_whole) + number * num_whole, mode="wrap")
             kept, tested = _hide(labels, whole, generator)
+            in_class, left = (labels >= 0).sum() / len(classes), (kept >= 0).sum() / len(np.unique(kept[kept >= 0]))
+            factors.append((1 + 1 / in_class) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, kept, generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
@@ -157,7 +174,7 @@ def hidden_label_evidence(
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
         weights[kind] *= amount * num_labels / max(int(kind.sum()), 1)
-    return Evidence(scores, named_new, correct, of_new, weights, num_labels)
+    return Evidence(scores, named_new, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
 def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
@@ -207,6 +224,8 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def calibrate(evidence: Evidence) -> Calibration:
     """Fit the confidence temperatures of known and new groups; a kind with few predictions takes those of all."""
+    if not evidence.num_labels:
+        return Calibration(Temperatures(_USUAL, _USUAL), Temperatures(_USUAL, _USUAL), evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
     caution = _CAUTION_WITH_NEW if evidence.named_new.any() else _CAUTION
     kinds = []
@@ -216,7 +235,9 @@ def calibrate(evidence: Evidence) -> Calibration:
         kinds.append(
             fit_temperatures(scores[kind], named[kind], correct[kind], weights=weights[kind], cautions=(caution, 0.0))
         )
-    cautious, likeliest = (Temperatures(*pair) for pair in zip(*kinds, strict=True))
+    fitted = [Temperatures(*pair) for pair in zip(*kinds, strict=True)]
+    cautious, likeliest = (replace(found, known=found.known * evidence.more_labels) for found in fitted)
     before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
-    confident = calibrated_confidences(scores, named, evidence.named_new, cautious)[0]
-    return Calibration(cautious, likeliest, evidence, before, reliability(confident, correct, weights=weights))
+    confident = calibrated_confidences(scores, named, evidence.named_new, fitted[0])[0]
+    after = reliability(confident, correct, weights=weights)
+    return Calibration(cautious, likeliest, evidence, before, after, risk_coverage(confident, correct).aurc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCat
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.commands.evaluate.predictions import evaluate_answer
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, StoreError
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
-from tests.running import read_table
+from tests.running import Heard, read_table
 
 Build = Callable[..., EmbeddingStore]
 
@@ -151,11 +153,15 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
 
     evidence = hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
 
-    assert evidence is not None
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
     found = calibrate(evidence)
     assert found.cautious.known > found.likeliest.known
+    assert found.after is not None
     assert found.after.ece < 0.15
+    # hidden for the evidence, labels are there for the answers: by more of them, these are surer
+    assert evidence.more_labels == pytest.approx((1 + 1 / 12) / (1 + 1 / 8))
+    fitted = calibrate(replace(evidence, more_labels=1.0)).likeliest.known
+    assert found.likeliest.known == pytest.approx(fitted * evidence.more_labels)
 
 
 @pytest.mark.parametrize(("new_classes", "share"), [("auto", 0.1), ("none", 0.0)])
@@ -201,11 +207,18 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     assert found.weights.sum() == found.num_labels == 4
 
 
-def test_no_evidence_without_a_class_of_two_labels(rng: np.random.Generator) -> None:
-    labels = np.array([0, 1, -1, -1])
-    judge = RowClassifier(rng.normal(size=(4, 3)).astype(np.float32), labels)
+def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build: Build) -> None:
+    store = build(labeled=[int(row % PER_CLASS == 0 and row < OLD * PER_CLASS) for row in range(CLASSES * PER_CLASS)])
+    heard = Heard()
 
-    assert hidden_label_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
+    with use_progress(heard):
+        result = answer(store)
+
+    assert result["expected_right"] is None
+    assert result["calibration"]["source"] == "none: no class has two labels"
+    assert (result["calibration"]["labels"], result["calibration"]["before"]) == (0, None)
+    assert "expected" not in read_result(store, "answer").arrays
+    assert any("no class has two labels, so no confidence can be checked" in text for text in heard.warnings)
 
 
 def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
@@ -420,11 +433,6 @@ def without_labels(build: Build) -> EmbeddingStore:
     return store
 
 
-def with_one_label_each(build: Build) -> EmbeddingStore:
-    first = [int(row % PER_CLASS == 0 and row < OLD * PER_CLASS) for row in range(CLASSES * PER_CLASS)]
-    return build(labeled=first)
-
-
 def with_every_label(build: Build) -> EmbeddingStore:
     store = build(clustered=False, labeled=[1] * CLASSES * PER_CLASS, old_classes=[1] * CLASSES)
     write_groups(store, "head")
@@ -485,7 +493,6 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
     ("made", "error", "message"),
     [
         (without_labels, DatasetError, "has no usable labels"),
-        (with_one_label_each, DatasetError, "no class has two labels"),
         (with_every_label, StoreError, "every grouped image has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on this store first"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from labelkit.algorithms.few_label_classifier import RowClassifier, check_hidden_labels
+import pytest
+from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RowClassifier, check_hidden_labels
 from sklearn.linear_model import LogisticRegression
 
 
@@ -21,6 +22,28 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
 
     np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
     np.testing.assert_allclose(rule(features), found, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_class", [1, 4])
+def test_shares_are_regression_times_diffusion_and_group_that_flow(rng: np.random.Generator, per_class: int) -> None:
+    truth, ids = np.arange(40) % 2, rng.integers(0, 2, 40)
+    features = (np.eye(2, 5)[truth] + rng.normal(0, 0.4, (40, 5))).astype(np.float32)
+    labels = np.where(np.arange(40) < 2 * per_class, truth, -1)
+    judge = RowClassifier(features, labels)
+    graph, known = judge.graph.toarray(), labels >= 0
+    seeds = np.eye(2)[truth] * known[:, None]
+    reached = np.linalg.solve(np.eye(40) - 0.9 * graph, 0.1 * seeds)
+    reached /= reached.sum(axis=0)
+    reached /= reached.sum(axis=1, keepdims=True)
+    start = judge.class_shares(labels, np.arange(2)) * (reached + 1e-3) ** (2 / per_class)
+    start *= np.where(np.eye(2)[ids] > 0, OWN_GROUP, 1)
+    start /= start.sum(axis=1, keepdims=True)
+    start[known] = seeds[known]
+    wanted = np.linalg.solve(np.eye(40) - ALPHA * graph, (1 - ALPHA) * start)
+
+    found = judge.shares(labels, ids, np.arange(2))
+
+    np.testing.assert_allclose(found, wanted / wanted.sum(axis=1, keepdims=True), atol=0.02)
 
 
 def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) -> None:

@@ -26,6 +26,7 @@ def test_an_image_near_the_mean_of_a_group_begins_as_a_stored_row_of_it_does(
 ) -> None:
     monkeypatch.setattr(classify, "_GROUP_TEMPERATURE", 1e-3)  # an image is in the group of the nearest mean
     monkeypatch.setattr(classify, "ALPHA", 0.0)
+    monkeypatch.setattr(classify, "_DIFFUSION_POWER", 0.0)  # labels reach other images by their neighbors alone
     ids = np.arange(60) % 6
     features = (np.eye(6)[ids] + rng.normal(0, 0.1, (60, 6))).astype(np.float32)
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
@@ -107,22 +108,25 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     assert found.temperatures == Temperatures(0.6, 1.3)
     np.testing.assert_array_equal(found.predict_shares(features, features), rule.predict_shares(features, features))
     assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
-    assert found.group_weight == 0.7
+    assert (found.group_weight, found.own_group) == (0.7, classify.OWN_GROUP)
     kept["rule_settings"] = kept["rule_settings"][:3]
     first = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
     assert first is not None
-    assert (first.square_roots, first.group_weight) == (False, 1.0)
+    assert (first.square_roots, first.group_weight, first.own_group) == (False, 1.0, 1.0)
 
 
 def test_the_classifier_gives_away_what_new_groups_lose() -> None:
-    shares = np.array([[0.2, 0.3, 0.5]])
+    shares, by_class = np.array([[0.2, 0.3, 0.5]]), np.array([[0.9, 0.1]])
+    columns, is_new = np.array([0, 1]), np.array([False, False, True])
 
-    found = blend_classifier(
-        shares, np.array([[0.9, 0.1]]), np.array([0, 1]), np.array([False, False, True]), share=0.5, group_weight=0.4
-    )
+    half = blend_classifier(shares, by_class, columns, is_new, share=0.5, group_weight=0.4, own_group=1.0)
+    own = blend_classifier(shares, by_class, columns, is_new, share=1.0, group_weight=0.4, own_group=3.0)
 
     # of .5 that the known groups have, half goes by the classifier, with the .3 that the new one loses
-    np.testing.assert_allclose(found, [[0.1 + (0.25 + 0.3) * 0.9, 0.15 + (0.25 + 0.3) * 0.1, 0.2]])
+    np.testing.assert_allclose(half, [[0.1 + (0.25 + 0.3) * 0.9, 0.15 + (0.25 + 0.3) * 0.1, 0.2]])
+    # a class counts the more as the image is in its group: 1 + 2 * .2 and 1 + 2 * .3 times
+    first, second = 0.9 * 1.4, 0.1 * 1.6
+    np.testing.assert_allclose(own, [[0.8 * first / (first + second), 0.8 * second / (first + second), 0.2]])
 
 
 def test_square_roots_count_whatever_the_length_of_an_image() -> None:
