@@ -179,10 +179,10 @@ class SAN(MetricMethod[SANConfig]):
         logs[config.loss] = loss.detach()
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
-            seen = self.memory.remember(keys, rows)
+            kept, kept_rows, own = self.memory.remember(keys, rows)
             weight = memory_weight(config, state.epoch)
             if weight:
-                remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
+                remembered = self.memory_loss(embeddings, labels, kept, self._labels_of(kept_rows), own)
                 loss = loss + weight * remembered
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
