@@ -61,8 +61,8 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.headed import NUM_ROTATIONS, rotations
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.multi_head_network import NUM_ROTATIONS, rotations
 from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState

@@ -30,8 +30,8 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.distributed import process_count

@@ -173,8 +173,6 @@ class MemoryBank(nn.Module):
 
     def __init__(self, size: int, embed_dim: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size must be positive, got {size}")
         self.embeddings: Tensor = nn.Buffer(torch.zeros(size, embed_dim))
         self.rows: Tensor = nn.Buffer(torch.full((size,), -1, dtype=torch.int64))
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))

@@ -43,7 +43,7 @@ from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
-from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.timing import RunSize, Scheduled
 

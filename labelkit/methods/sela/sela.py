@@ -43,7 +43,7 @@ from labelkit.methods.sela.self_labels import (
     times_until,
 )
 from labelkit.models.backbones.frozen_stages import ReusablePart
-from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named import scenes
+from labelkit.data.named import generated, scenes
 from labelkit.data.named.generated import read_generated
 from labelkit.data.named.layouts import Count
 from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, scene_label
@@ -22,6 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     # drawing a hundred images takes a second
     monkeypatch.setattr("labelkit.data.named.generated._BLOCK", 4)
+    generated._read_block.cache_clear()
     return tmp_path / "cache"
 
 
