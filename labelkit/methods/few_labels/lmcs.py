@@ -52,7 +52,6 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentNetwork,
     head_logits,
-    labeled_streams,
     learning_rate,
     split_labeled,
     student_pace,
@@ -145,12 +144,6 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         # of each phase after the first: discoveries that the student learns, start, updates
         self._later: list[list[int]] = []
 
-    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the original labels, since later phases are decided during training."""
-        first = self.phase(0, rows)
-        assert first is not None
-        return (first,)
-
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return phase ``index``, in which labeled and previously discovered images are mixed with all others."""
         if index > len(self._later):
@@ -161,11 +154,9 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if index:
             learned, start, steps = self._later[index - 1]
         labels = self.growth.labels(learned)
-        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
-        views = self.objective.views()
-        phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
-        return replace(phase, lr=whole_run_pace(config, index, start, steps, name).lr)
+        pace = whole_run_pace(config, index, start, steps, name)
+        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
 
     @classmethod
     def paces(cls, config: LMCSConfig, size: RunSize) -> tuple[Pace, ...]:

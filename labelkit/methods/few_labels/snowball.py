@@ -40,7 +40,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    labeled_streams,
     student_pace,
     student_phase,
     student_views,
@@ -160,23 +159,16 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
 
-    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the original labels, since later phases are decided during training."""
-        first = self.phase(0, rows)
-        assert first is not None
-        return (first,)
-
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return phase ``index``, in which labeled and discovered images are mixed with all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        peak, views = peak_rate(config, index), self.objective.views()
-        return student_phase(config, labels, views, drawn, steps=steps, peak=peak, index=index, name=name)
+        pace = student_pace(config, steps=steps, peak=peak_rate(config, index), index=index, name=name)
+        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
 
     @classmethod
     def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:

@@ -280,12 +280,7 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
         )
     if config.coherence_weight > 0:
         terms["coherence"] = assembly_coherence(seen.weights, seen.maps).mean()
-    weights = {
-        "entropy": config.entropy_weight,
-        "correlation": config.correlation_weight,
-        "coherence": config.coherence_weight,
-    }
-    return {name: term for name, term in terms.items() if weights[name] > 0}
+    return {name: term for name, term in terms.items() if getattr(config, f"{name}_weight") > 0}
 
 
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:

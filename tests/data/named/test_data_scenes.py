@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +19,16 @@ from labelkit.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     # drawing a hundred images takes a second
     monkeypatch.setattr("labelkit.data.named.generated._BLOCK", 4)
+    yield tmp_path / "cache"
     generated._read_block.cache_clear()
-    return tmp_path / "cache"
 
 
 def listed(name: str, counts: dict[str, int]) -> ImageDataset:
+    generated._read_block.cache_clear()  # as in a new process
     spec = replace(DATASETS[name], num_images={split: Count(count) for split, count in ({"train": 0} | counts).items()})
     return read_generated(spec, Path(), False)
 
