@@ -19,7 +19,7 @@ import math
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -125,6 +125,7 @@ def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
 
 
 _MAX_LABEL_BYTES: Final = 1 << 20
+_AGAIN: Final = "Fetch it again, or check its permissions."
 _NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
 
 
@@ -160,25 +161,6 @@ class TarSource:
         return EncodedImage(content)
 
 
-@dataclass(slots=True)
-class _Sample:
-    archive: int
-    offset: int
-    size: int
-    key: str
-
-
-@dataclass(slots=True)
-class _Found:
-    """What archives hold: samples by the name of their image, labels and why there is none by key."""
-
-    samples: dict[str, _Sample] = field(default_factory=dict)
-    labels: dict[str, object] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
-    ignored: Counter[str] = field(default_factory=Counter)
-    unended: list[str] = field(default_factory=list)
-
-
 def load_tars(
     paths: Sequence[Place], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
 ) -> ImageDataset:
@@ -193,98 +175,95 @@ def load_tars(
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
     """
-    found = _Found()
-    for number in range(len(paths)):
-        _list_one(found, paths, number, label_column, exclude)
-    samples, labels = found.samples, found.labels
+    samples: dict[str, tuple[int, int, int]] = {}  # archive, first byte and size by the name of the image
+    labels: dict[str, object] = {}  # by what members of a sample have in common, as the next
+    faults: dict[str, str] = {}
+    ignored: Counter[str] = Counter()
+    unended: list[str] = []
+    for number, path in enumerate(paths):
+        for inner, member, content in _members(path, exclude, ignored, unended):
+            suffix = PurePosixPath(inner).suffix.lower()
+            if content is None and inner in samples:
+                other = paths[samples[inner][0]]
+                problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
+                raise DatasetError(str(path), problem, "Give members of all archives unique names.")
+            if content is None:
+                samples[inner] = (number, member.offset_data, member.size)
+                continue
+            try:
+                label, fault = _label_of(content, suffix, label_column)
+            except (UnicodeError, ValueError) as error:
+                raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
+            if fault and suffix == ".cls":
+                raise DatasetError(str(path), f"{inner!r} {fault}", "Use a single string or number as its value.")
+            if fault:
+                faults[_key_of(inner)] = fault
+            if label is not None:
+                labels.setdefault(_key_of(inner), label)
     if not samples:
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
-    beside = {one.key for one in samples.values()}
-    without = [fault for key, fault in found.faults.items() if key in beside and key not in labels]
-    _strip_common_folder(samples, labels)
-    ids = [one for one in samples if _is_plain(one, samples)]
-    if len(ids) < len(samples):
-        found.ignored["pictures beside the image of their sample"] += len(samples) - len(ids)
-    notes = ignored_notes(found.ignored)
-    if found.unended:
-        notes.append(f"{', '.join(found.unended[:3])}: no mark at the end of the archive, which may be cut off")
+    beside = set(map(_key_of, samples))
+    without = [fault for key, fault in faults.items() if key in beside and key not in labels]
+    names = [one for one in samples if _is_plain(one, samples)]
+    if len(names) < len(samples):
+        ignored["pictures beside the image of their sample"] += len(samples) - len(names)
+    notes = ignored_notes(ignored)
+    if unended:
+        notes.append(f"{', '.join(unended[:3])}: no mark at the end of the archive, which may be cut off")
     if without:
         notes.append(f"{len(without)} .json files have {missing_labels_note(without[0])}")
+    # without the folder that everything is in, as where somebody packed a folder; ids are then as in that folder
+    tops = {one.partition("/")[0] for one in samples}
+    packed = len(tops) == 1 and all("/" in one for one in samples)
+    ids = [one.partition("/")[2] for one in names] if packed else names
     split_of_file = _splits_of_files(paths)
     splits, classes, said = splits_and_classes(ids)
     if any(split_of_file):
-        splits = [split_of_file[samples[one].archive] for one in ids]
+        splits = [split_of_file[samples[one][0]] for one in names]
     if labels:
-        classes, told = classes_of([labels.get(samples[one].key) for one in ids])
+        classes, told = classes_of([labels.get(_key_of(one)) for one in names])
         notes += told
     elif label_column is not None:
         problem = without[0] if without else f"no .json file with a field {label_column!r}"
         raise DatasetError(name, problem, "Choose another column with --label-column, or remove --label-column.")
-    places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
+    places = np.array([samples[one] for one in names], dtype=np.int64)
     return listing(name, None, ids, classes, splits, TarSource(_absolute(paths), places), notes=[*notes, *said])
 
 
-def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, object]) -> None:
-    """Leave out the folder that everything is in, as where somebody packed a folder; ids are then as in that folder."""
-    tops = {name.partition("/")[0] for name in samples}
-    if len(tops) != 1 or not all("/" in name for name in samples):
-        return
-    length = len(next(iter(tops))) + 1
-    for name in list(samples):
-        sample = samples.pop(name)
-        sample.key = sample.key[length:]
-        samples[name[length:]] = sample
-    for key in list(labels):
-        labels[key[length:]] = labels.pop(key)
-
-
-def _list_one(
-    found: _Found, paths: Sequence[Place], number: int, label_column: str | None, exclude: Sequence[str]
-) -> None:
-    """Add the members of an archive."""
-    suffixes, path, samples, ignored = image_suffixes(), paths[number], found.samples, found.ignored
-    where = str(path)
+def _members(
+    path: Place, exclude: Sequence[str], ignored: Counter[str], unended: list[str]
+) -> Iterator[tuple[str, tarfile.TarInfo, bytes | None]]:
+    """Yield the name of each image or label of an archive, where it is, and of a label what it holds."""
+    suffixes = image_suffixes()
     try:
         with open_place(path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
             for member in archive:
                 inner = _name_of(member.name)
+                suffix = PurePosixPath(inner).suffix.lower()
                 if not member.isreg() or member.sparse is not None:
                     if not member.isdir():
                         ignored["links and devices"] += 1
-                    continue
-                if (left := exclusion_reason(inner, exclude)) is not None:
+                elif (left := exclusion_reason(inner, exclude)) is not None:
                     ignored[left[1]] += 1
-                    continue
-                suffix = PurePosixPath(inner).suffix.lower()
-                if suffix in suffixes:
-                    if inner in samples:
-                        other = paths[samples[inner].archive]
-                        problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
-                        raise DatasetError(where, problem, "Give members of all archives unique names.")
-                    samples[inner] = _Sample(number, member.offset_data, member.size, _key_of(inner))
+                elif suffix in suffixes:
+                    yield inner, member, None
                 elif suffix in (".cls", ".json"):
-                    content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
-                    label, fault = _label_of(content, suffix, label_column)
-                    if fault and suffix == ".cls":
-                        raise DatasetError(where, f"{inner!r} {fault}", "Use a single string or number as its value.")
-                    if fault:
-                        found.faults[_key_of(inner)] = fault
-                    if label is not None:
-                        found.labels.setdefault(_key_of(inner), label)
+                    size = min(member.size, _MAX_LABEL_BYTES + 1)
+                    yield inner, member, _bytes_at(file, member.offset_data, size)
                 else:
                     ignored["of other kinds"] += 1
             # behind the last member tarfile ends without a word, also where a header is damaged or cut off
             rest = _bytes_at(file, archive.offset, tarfile.BLOCKSIZE)
             if rest.strip(b"\0"):
                 problem = f"has no member at byte {archive.offset:,}: the archive is damaged or cut off there"
-                raise DatasetError(where, problem, "Download the file again.")
+                raise DatasetError(str(path), problem, "Download the file again.")
             if len(rest) < tarfile.BLOCKSIZE:
-                found.unended.append(path.name)
+                unended.append(path.name)
     except tarfile.ReadError as error:
         remedy = "Download the file again." if "unexpected end" in str(error) else "Pass uncompressed tar archives."
-        raise DatasetError(where, f"cannot be listed: {error}", remedy) from error
+        raise DatasetError(str(path), f"cannot be listed: {error}", remedy) from error
     except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
-        raise DatasetError(where, f"cannot be listed: {error}", "Fetch it again, or check its permissions.") from error
+        raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
 
 
 def _bytes_at(file: BinaryIO, offset: int, size: int) -> bytes:
@@ -306,13 +285,10 @@ def _key_of(inner: str) -> str:
     return folder + slash + last.split(".", 1)[0]
 
 
-def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
+def _is_plain(inner: str, samples: Container[str]) -> bool:
     """Return whether an image is that of its sample and not one next to it, as 0001.mask.png is to 0001.jpg."""
     last = inner.rpartition("/")[2]
-    if last.count(".") == 1:
-        return True
-    key = samples[inner].key
-    return not any(f"{key}{suffix}" in samples for suffix in image_suffixes())
+    return last.count(".") == 1 or not any(f"{_key_of(inner)}{suffix}" in samples for suffix in image_suffixes())
 
 
 def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
@@ -420,16 +396,16 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     class_names: list[str] = []
     split_of_file = _splits_of_files(paths)
     for number, path in enumerate(paths):
-        found = _read_listing(path, column, label_column)
-        if class_names and found.class_names and found.class_names != class_names:
+        column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
+        if class_names and names and names != class_names:
             raise DatasetError(str(path), f"has different classes from {paths[0].name}", "Pass files of one data set.")
-        column, class_names = found.column, class_names or found.class_names
-        count = sum(found.group_rows)
+        class_names = class_names or names
+        count = sum(group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
-        labels += found.labels
-        label_fault = label_fault or found.label_fault
+        labels += own_labels
+        label_fault = label_fault or fault
         splits += [split_of_file[number]] * count
-        for group, rows in enumerate(found.group_rows):
+        for group, rows in enumerate(group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
@@ -442,17 +418,14 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     return listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
-@dataclass(slots=True)
-class _Listing:
-    column: str
-    group_rows: list[int]
-    labels: list[object]
-    class_names: list[str]
-    label_fault: str
-
-
-def _read_listing(path: Place, column: str | None, label_column: str | None) -> _Listing:
+def _read_listing(
+    path: Place, column: str | None, label_column: str | None
+) -> tuple[str, list[int], list[object], list[str], str]:
     """Read labels and groups of a file, and no image.
+
+    Returns:
+        The column of images, the number of rows of each group, the labels, the names of their classes as far as the
+        file has them, and why there are no labels.
 
     Raises:
         DatasetError: it cannot be read, or has no column of images, or not that of labels.
@@ -479,7 +452,7 @@ def _read_listing(path: Place, column: str | None, label_column: str | None) -> 
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Download the file again.") from error
-    return _Listing(wanted, groups, values, features.get(label, []), fault)
+    return wanted, groups, values, features.get(label, []), fault
 
 
 def _image_column(schema: Any, where: str) -> str:

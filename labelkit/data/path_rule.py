@@ -20,26 +20,12 @@ import posixpath
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.errors import DatasetError
 
 SHOWN = 5
 _MOST_COMPARED = 20_000
-
-
-@dataclass(frozen=True)
-class FoundPaths:
-    """Images that the paths of a table refer to, and the paths without an image.
-
-    Attributes:
-        places: place of the image among the ids, by path as it is written.
-        unknown: paths that name no image, as they are written.
-    """
-
-    places: dict[str, int]
-    unknown: list[str]
 
 
 def escaped_path(sample_id: str) -> str:
@@ -54,7 +40,7 @@ def find_paths(
     table: Path,
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
-) -> FoundPaths:
+) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths of a table refer to, by the rule of this module.
 
     Args:
@@ -63,6 +49,9 @@ def find_paths(
         table: the CSV that the paths stand in.
         root: folder of the images; ``None``: not known.
         spellings: further ways to write ids, with their places.
+
+    Returns:
+        Place of the image among the ids, by path as it is written; and paths that name no image, as they are written.
 
     Raises:
         DatasetError: a path names several images; lists them.
@@ -101,7 +90,7 @@ def find_paths(
             f"{len(ambiguous)} of {len(listed)} paths fit several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
             "Write these paths relative to the image folder.",
         )
-    return FoundPaths(places, unknown)
+    return places, unknown
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:

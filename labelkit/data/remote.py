@@ -21,8 +21,6 @@ from labelkit.errors import DatasetError
 
 ATTEMPTS: Final = 3
 _WAITS: Final = (0.5, 2.0)
-# Of one read; storage that does not answer for so long is not there.
-_MOST_SECONDS: Final = 120.0
 # Files whose sizes are asked for at a time, where a listing does not have them.
 _ASKED_AT_ONCE: Final = 16
 # Bytes that are read ahead while an archive is listed.
@@ -78,8 +76,7 @@ class RemoteFile:
 
         def part() -> bytes:
             whole = (start, stop) == (0, self.size)
-            bounds = {} if whole else {"start": start, "end": stop}
-            content = system.cat_file(self.path, **bounds, **_limited(system))
+            content = system.cat_file(self.path, **({} if whole else {"start": start, "end": stop}))
             if len(content) == self.size > stop - start:
                 problem = "the server sends the whole file when only a part is requested"
                 raise DatasetError(str(self), problem, "Download it to a local folder.")
@@ -131,14 +128,14 @@ def find_files(address: str) -> tuple[str, list[RemoteFile]]:
         DatasetError: nothing is there, it may not be listed, or the package for such addresses is not installed.
     """
     system, protocol, path = _opened(address)
-    found = _persistently(lambda: system.find(path, detail=True, **_limited(system)), address, gone_is_fault=True)
+    found = _persistently(lambda: system.find(path, detail=True), address, gone_is_fault=True)
     entries = {name: entry for name, entry in found.items() if entry.get("type") == "file"}
     if not entries:
         raise DatasetError(address, "the folder does not exist or is empty", "Check the address.")
     unsized = [name for name, entry in entries.items() if entry.get("size") is None]
     if unsized:  # a page of links says no sizes
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            told = pool.map(lambda name: _persistently(lambda: system.info(name, **_limited(system)), name), unsized)
+            told = pool.map(lambda name: _persistently(lambda: system.info(name), name), unsized)
             entries |= dict(zip(unsized, told, strict=True))
     return path, [_file(protocol, name, entry) for name, entry in entries.items()]
 
@@ -169,10 +166,10 @@ def expand_addresses(text: str, names: Sequence[str], is_pattern: Callable[[str]
 
 def _entries(system: Any, path: str, is_pattern: bool) -> dict[str, Any]:
     if is_pattern:
-        found: dict[str, Any] = system.glob(path, detail=True, **_limited(system))
+        found: dict[str, Any] = system.glob(path, detail=True)
         return {name: entry for name, entry in found.items() if entry.get("type") == "file"}
     try:
-        return {path: system.info(path, **_limited(system))}
+        return {path: system.info(path)}
     except FileNotFoundError:
         return {}
 
@@ -206,11 +203,6 @@ def _system(protocol: str) -> Any:
     except ValueError as error:
         known = "s3, gs, hf, http, https, file"
         raise DatasetError(where, "is not an address that fsspec supports", f"Use, for example, {known}.") from error
-
-
-def _limited(system: Any) -> dict[str, float]:
-    """Return the option that ends a call which takes too long, where a file system has it."""
-    return {"timeout": _MOST_SECONDS} if getattr(system, "async_impl", False) else {}
 
 
 def _persistently(work: Callable[[], T], where: str, *, gone_is_fault: bool = False) -> T:

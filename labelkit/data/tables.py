@@ -153,7 +153,7 @@ def _found_otherwise(missing: set[str], folders: Sequence[Path], table: Path) ->
         images: list[str] = []
         with contextlib.suppress(DatasetError):  # a folder that may not be listed has no image for us
             images = sorted(walk_images(folder))
-        places = find_paths(sorted(missing - others.keys()), images, table=table).places
+        places, _ = find_paths(sorted(missing - others.keys()), images, table=table)
         others |= {written: folder / images[place] for written, place in places.items()}
         known += images
     return others, known

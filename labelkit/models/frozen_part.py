@@ -32,11 +32,6 @@ class FrozenPart:
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
     pooled: bool = False
 
-    @property
-    def num_views(self) -> int | None:
-        """Return two: the tokens cached for one view depend on the other view."""
-        return len(self.blocks)
-
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))

@@ -1,12 +1,130 @@
-"""A network that embeds images, and on its embeddings a head that was trained on rows of a store."""
+"""Networks with heads: a classifier on an embedding, several clusterings, or a head that was trained on rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar, Unpack
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from labelkit.models.inference import InferenceNetwork
+from labelkit.models.heads import LinearHeads
+from labelkit.models.inference import BackboneNetwork, BackboneOptions, InferenceNetwork
+from labelkit.models.seeding import seeded_init
+
+NUM_ROTATIONS = 4
+
+HeadT = TypeVar("HeadT", bound=nn.Module)
+
+
+class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
+    """A backbone with an embedding layer and a classification head.
+
+    Args:
+        backbone: any name of ``build_backbone``.
+        head: width of the embedding to a module from embeddings to scores.
+        num_classes: columns of the scores, c.
+        embed_dim: width of the embedding; ``None``: the backbone's features, without a linear layer.
+        embedding_bn: normalize the embedding over the batch.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        head: Callable[[int], HeadT],
+        num_classes: int,
+        *,
+        embed_dim: int | None,
+        embedding_bn: bool,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, seed=seed, **options)
+        width = self.backbone.info.feature_dim
+        self.layer = "backbone" if embed_dim is None else "projection"
+        self.embed_dim = width if embed_dim is None else embed_dim
+        self.num_outputs = num_classes
+        with seeded_init(seed + 1):
+            self.projection = nn.Identity() if embed_dim is None else nn.Linear(width, embed_dim)
+            self.normalization = nn.BatchNorm1d(self.embed_dim) if embedding_bn else nn.Identity()
+            self.head = head(self.embed_dim)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the embeddings (b, d) of images (b, c, h, w)."""
+        embeddings: Tensor = self.normalization(self.projection(self.backbone(images)))
+        return embeddings
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Return the weight rows of the head that predicts, or nothing if it learns none."""
+        head: nn.Module = self.head.heads[0] if isinstance(self.head, LinearHeads) else self.head
+        weight = getattr(head, "weight", None)
+        return {"head": weight} if isinstance(weight, nn.Parameter) else {}
+
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Return the class scores (b, c) of embeddings (b, d)."""
+        scores: Tensor = self.head(embeddings)
+        return scores
+
+
+class MultiHeadNetwork(BackboneNetwork):
+    """A backbone with several linear clustering heads, and optionally a head that predicts rotations.
+
+    Args:
+        backbone: any name of ``build_backbone``.
+        clusters: outputs of each head.
+        rotation: add a head that names the rotation of an image.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+    """
+
+    crops = False
+
+    def __init__(
+        self,
+        backbone: str,
+        clusters: Sequence[int],
+        *,
+        rotation: bool = False,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, seed=seed, **options)
+        width = self.backbone.info.feature_dim
+        # diversity of the clusterings comes from these initial values alone
+        with seeded_init(seed + 1):
+            self.heads = nn.ModuleList(nn.Linear(width, k) for k in clusters)
+            self.rotation = nn.Linear(width, NUM_ROTATIONS) if rotation else None
+            scale = getattr(self.backbone.net, "head_std", None)
+            if scale is not None:
+                for head in self.heads:
+                    nn.init.normal_(head.weight, std=scale)  # type: ignore[arg-type] # a Linear
+                    nn.init.zeros_(head.bias)  # type: ignore[arg-type] # likewise
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Return the cluster vectors (k, d) of every head by name."""
+        return {f"head{number}": head.get_parameter("weight") for number, head in enumerate(self.heads)}
+
+    def head_logits(self, features: Tensor) -> list[Tensor]:
+        """Return the logits (b, k) of every head for features (b, d)."""
+        return [head(features) for head in self.heads]
+
+    def rotation_logits(self, features: Tensor) -> Tensor:
+        """Return the logits (b, 4) of the rotations by 0, 90, 180 and 270 degrees for features (b, d)."""
+        assert self.rotation is not None
+        logits: Tensor = self.rotation(features)
+        return logits
+
+
+def rotations(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate square images (b, c, h, h) by 0, 90, 180 and 270 degrees.
+
+    Returns:
+        (4b, c, h, h), the first b unchanged, and (4b,) int64 number of quarter turns.
+    """
+    turned = torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(NUM_ROTATIONS)])
+    return turned, torch.arange(NUM_ROTATIONS, device=images.device).repeat_interleave(len(images))
 
 
 class HeadedNetwork(InferenceNetwork):

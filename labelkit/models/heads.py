@@ -54,17 +54,12 @@ class CosineClassifier(nn.Module):
         - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1], before any temperature;
           gradients reach features and prototypes. A zero feature gives zeros.
 
-    Raises:
-        ValueError: ``dim`` or ``num_classes`` is below 1.
-
     Attributes:
         prototypes: ``(c, f)`` parameter; only its directions matter.
     """
 
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__()
-        if dim < 1 or num_classes < 1:
-            raise ValueError(f"dim and num_classes must be >= 1, got {dim} and {num_classes}")
         # The initial values of a plain linear layer, as in SimGCD.
         self.prototypes = nn.Linear(dim, num_classes, bias=False).weight
 

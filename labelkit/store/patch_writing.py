@@ -46,13 +46,8 @@ class Piece:
     regions: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _WrittenFile:
-    """A file of the set: names of its images, number of its patches, and its content digest."""
-
-    sample_ids: list[str]
-    patches: int
-    content_digest: str
+_WrittenFile = tuple[list[str], int, str]
+"""A file of the set: names of its images, number of its patches, and its content digest."""
 
 
 class PatchRun(RunFolder[_WrittenFile]):
@@ -177,7 +172,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         for name in ("patches", "sample_ids"):
             for _ in file.verified_blocks(name):
                 pass
-        return _WrittenFile(file.read_strings("sample_ids"), file.datasets["patches"].shape[0], file.content_digest)
+        return file.read_strings("sample_ids"), file.datasets["patches"].shape[0], file.content_digest
 
     def _is_finished(self) -> bool:
         if self._overwrite or not (self._target / SET_NAME).exists():
@@ -201,13 +196,13 @@ class PatchRun(RunFolder[_WrittenFile]):
         entries: list[dict[str, Any]] = []
         row = 0
         for number, name in enumerate(self._names):
-            found = self.load(number)
-            stop = row + len(found.sample_ids)
-            if found.sample_ids != list(store.sample_ids[row:stop]):
+            sample_ids, patches, digest = self.load(number)
+            stop = row + len(sample_ids)
+            if sample_ids != list(store.sample_ids[row:stop]):
                 problem = "other images were readable when its patches were made"
                 raise Mismatch(str(store.path), problem, "Recreate both with --overwrite.")
             entry = {"name": name, "row_start": row, "row_stop": stop}
-            entries.append({**entry, "patches": found.patches, "content_digest": found.content_digest})
+            entries.append({**entry, "patches": patches, "content_digest": digest})
             row = stop
         if row != store.n:
             remedy = "Recreate both with --overwrite."

@@ -90,6 +90,19 @@ class OptimizerSchedules:
     weight_decay: Callable[[int], float] | None = field(default=None, kw_only=True)
     betas: Callable[[int], tuple[float, float]] | None = field(default=None, kw_only=True)
 
+    def at(self, step: int, lr: float | None) -> tuple[float | None, float | None, tuple[float, float] | None]:
+        """Return learning rate, weight decay and betas at a step of the phase; ``None`` keeps the initial value.
+
+        Args:
+            step: updates finished in the phase.
+            lr: the run's own learning rate there, for a phase that has none.
+        """
+        return (
+            lr if self.lr is None else self.lr(step),
+            None if self.weight_decay is None else self.weight_decay(step),
+            None if self.betas is None else self.betas(step),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Pace(OptimizerSchedules):
@@ -155,46 +168,6 @@ class PhaseLength:
         return steps if self.steps is None else min(steps, self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerValues:
-    """Optimizer settings of an update, where ``None`` keeps the initial value."""
-
-    lr: float | None
-    weight_decay: float | None
-    betas: tuple[float, float] | None
-
-
-def optimizer_values(
-    phase: OptimizerSchedules,
-    rate: LearningRate | None,
-    *,
-    epoch: int,
-    step_in_epoch: int,
-    updates: int,
-    step_in_phase: int,
-) -> OptimizerValues:
-    """Compute the learning rate, weight decay and betas of an update.
-
-    Args:
-        phase: the running one.
-        rate: that of a run in epochs, where the phase has none of its own.
-        epoch: of the run.
-        step_in_epoch: updates finished in it.
-        updates: of it.
-        step_in_phase: updates finished in the phase.
-    """
-    lr = None
-    if phase.lr is not None:
-        lr = phase.lr(step_in_phase)
-    elif rate is not None:
-        lr = rate.within(epoch, step_in_epoch / updates)
-    return OptimizerValues(
-        lr,
-        None if phase.weight_decay is None else phase.weight_decay(step_in_phase),
-        None if phase.betas is None else phase.betas(step_in_phase),
-    )
-
-
 class Plan:
     """Plan of all updates of a run, computed without training.
 
@@ -243,16 +216,11 @@ class Plan:
             phase_steps=length.total,
         )
 
-    def optimizer(self, now: Moment) -> OptimizerValues:
-        """Return the optimizer settings of the next update."""
-        return optimizer_values(
-            self.paces[now.phase],
-            self._rate,
-            epoch=now.epoch,
-            step_in_epoch=now.step_in_phase % self.lengths[now.phase].whole,
-            updates=now.steps_per_epoch,
-            step_in_phase=now.step_in_phase,
-        )
+    def optimizer(self, now: Moment) -> tuple[float | None, float | None, tuple[float, float] | None]:
+        """Return the optimizer settings of the next update, as :meth:`OptimizerSchedules.at`."""
+        done = now.step_in_phase % self.lengths[now.phase].whole / now.steps_per_epoch
+        lr = None if self._rate is None else self._rate.within(now.epoch, done)
+        return self.paces[now.phase].at(now.step_in_phase, lr)
 
     def epoch_starts(self) -> Iterator[int]:
         """Yield the first update of each epoch, counted from 0."""

@@ -41,7 +41,7 @@ from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weig
 from labelkit.training.run_dir import RunDir
 from labelkit.training.saving import Clock, Progress, RunParts
 from labelkit.training.schedules import LearningRate
-from labelkit.training.timing import PhaseLength, optimizer_values
+from labelkit.training.timing import PhaseLength
 
 
 class SignalWatch:
@@ -289,20 +289,15 @@ class Trainer:
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
         clock = self.clock
-        values = optimizer_values(
-            self._phase(),
-            self.lr,
-            epoch=clock.epoch,
-            step_in_epoch=step_in_epoch,
-            updates=updates,
-            step_in_phase=clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch,
-        )
-        if values.weight_decay is not None:
-            set_weight_decay(self.optimizer, values.weight_decay)
-        if values.betas is not None:
-            set_betas(self.optimizer, values.betas)
-        if values.lr is not None:
-            set_lr(self.optimizer, values.lr, clock.epoch)
+        own = None if self.lr is None else self.lr.within(clock.epoch, step_in_epoch / updates)
+        step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
+        lr, weight_decay, betas = self._phase().at(step_in_phase, own)
+        if weight_decay is not None:
+            set_weight_decay(self.optimizer, weight_decay)
+        if betas is not None:
+            set_betas(self.optimizer, betas)
+        if lr is not None:
+            set_lr(self.optimizer, lr, clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""

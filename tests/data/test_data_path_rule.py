@@ -26,45 +26,45 @@ IDS = ["a/1.png", "a/2.png", "b/1.png", "b/deep/3.png", "top.png"]
     ],
 )
 def test_an_id_or_a_unique_ending_is_understood(tmp_path: Path, path: str, place: int) -> None:
-    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
-    assert (found.places, found.unknown) == ({path: place}, [])
+    places, unknown = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (places, unknown) == ({path: place}, [])
 
 
 @pytest.mark.parametrize("path", ["ng.png", "deep", "c/1.png", "A/1.png", "../a/1.png", "x/a/1.png"])
 def test_half_names_and_other_folders_are_unknown(tmp_path: Path, path: str) -> None:
-    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
-    assert (found.places, found.unknown) == ({}, [path])
+    places, unknown = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (places, unknown) == ({}, [path])
 
 
 @pytest.mark.parametrize(("path", "place"), [("a/1", 0), ("a\\2", 1), ("deep/3", 3), ("3", 3), ("top", 4)])
 def test_a_suffix_may_be_left_out(tmp_path: Path, path: str, place: int) -> None:
-    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
-    assert (found.places, found.unknown) == ({path: place}, [])
+    places, unknown = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (places, unknown) == ({path: place}, [])
 
 
 def test_a_name_without_its_suffix_means_none_of_two_files_that_differ_by_it(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"a: a\.jpg, a\.png"):
         find_paths(["a"], ["a.jpg", "a.png"], table=tmp_path / "labels.csv")
-    assert find_paths(["a.1"], ["a.1", "a.1.png"], table=tmp_path / "labels.csv").places == {"a.1": 0}
+    assert find_paths(["a.1"], ["a.1", "a.1.png"], table=tmp_path / "labels.csv")[0] == {"a.1": 0}
 
 
 @pytest.mark.parametrize("folder", ["C:\\data\\set\\", "/home/ann/set/", "\\\\server\\share\\", "d:/"])
 def test_absolute_paths_of_another_machine_are_known_by_their_ends(tmp_path: Path, folder: str) -> None:
     paths = [folder + path for path in ("a/1.png", "b\\deep\\3", "top.png")]
-    found = find_paths(paths, IDS, table=tmp_path / "labels.csv")
-    assert list(found.places.values()) == [0, 3, 4]
-    assert found.unknown == []
+    places, unknown = find_paths(paths, IDS, table=tmp_path / "labels.csv")
+    assert list(places.values()) == [0, 3, 4]
+    assert unknown == []
 
 
 def test_ends_of_paths_of_two_folders_are_not_mixed(tmp_path: Path) -> None:
     """Images of train/ must not give their labels to those of test/ that have the same names."""
     paths = ["/x/test/a/1.png", "/x/test/a/2.png", "/x/train/b/1.png", "/y/1.png"]
-    found = find_paths(paths, IDS, table=tmp_path / "labels.csv")
-    assert found.places == {paths[0]: 0, paths[1]: 1}
-    assert found.unknown == paths[2:]
+    places, unknown = find_paths(paths, IDS, table=tmp_path / "labels.csv")
+    assert places == {paths[0]: 0, paths[1]: 1}
+    assert unknown == paths[2:]
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").touch()  # a file of this machine is no other one
-    assert find_paths([f"{tmp_path}/a/1.png"], IDS, table=tmp_path / "l.csv", root=tmp_path / "b").places == {}
+    assert find_paths([f"{tmp_path}/a/1.png"], IDS, table=tmp_path / "l.csv", root=tmp_path / "b")[0] == {}
 
 
 def test_paths_may_begin_at_the_table_or_be_absolute(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_paths_may_begin_at_the_table_or_be_absolute(tmp_path: Path) -> None:
     beside, below = tmp_path / "labels.csv", root / "b" / "labels.csv"
     absolute = str(root / "a" / "1.png")
 
-    assert find_paths(["photos/a/1.png", absolute], IDS, table=beside, root=root).places == {
+    assert find_paths(["photos/a/1.png", absolute], IDS, table=beside, root=root)[0] == {
         "photos/a/1.png": 0,
         absolute: 0,
     }
-    assert find_paths(["../a/1.png", "deep/3.png"], IDS, table=below, root=root).places == {
+    assert find_paths(["../a/1.png", "deep/3.png"], IDS, table=below, root=root)[0] == {
         "../a/1.png": 0,
         "deep/3.png": 3,
     }
@@ -88,8 +88,8 @@ def test_the_folder_that_fits_all_paths_settles_what_one_leaves_open(tmp_path: P
     inside = tmp_path / "a" / "labels.csv"
     inside.parent.mkdir()
 
-    assert find_paths(["1.png", "3.png"], ids, table=inside, root=tmp_path).places == {"1.png": 2, "3.png": 3}
-    assert find_paths(["1.png", "2.png"], ids, table=inside, root=tmp_path).places == {"1.png": 0, "2.png": 1}
+    assert find_paths(["1.png", "3.png"], ids, table=inside, root=tmp_path)[0] == {"1.png": 2, "3.png": 3}
+    assert find_paths(["1.png", "2.png"], ids, table=inside, root=tmp_path)[0] == {"1.png": 0, "2.png": 1}
     with pytest.raises(DatasetError, match=r"1\.png: 1\.png, a/1\.png"):
         find_paths(["1.png"], ids, table=inside, root=tmp_path)
 
@@ -98,5 +98,5 @@ def test_the_folder_that_fits_all_paths_settles_what_one_leaves_open(tmp_path: P
 def test_accents_are_equal_however_they_are_composed(tmp_path: Path, stored: str, written: str) -> None:
     ids = [unicodedata.normalize(stored, name) for name in ("caf\u00e9/\u00fc.png", "cafe/u.png")]
     path = unicodedata.normalize(written, "caf\u00e9/\u00fc.png")
-    found = find_paths([path, path.split("/")[1]], ids, table=tmp_path / "labels.csv")
-    assert list(found.places.values()) == [0, 0]
+    places, _ = find_paths([path, path.split("/")[1]], ids, table=tmp_path / "labels.csv")
+    assert list(places.values()) == [0, 0]

@@ -72,7 +72,7 @@ def test_interleaving_swaps_one_part_of_the_first_block_with_each_other_block() 
 def test_mixmatch_terms_equal_scalar_loops(rng: np.random.Generator) -> None:
     logits = rng.normal(size=(5, 3))
     targets = rng.dirichlet(np.ones(3), size=5)
-    terms = MixMatchLoss()(torch.from_numpy(logits), torch.from_numpy(targets), 2)
+    fitted, others = MixMatchLoss()(torch.from_numpy(logits), torch.from_numpy(targets), 2)
     labeled = unlabeled = 0.0
     for i in range(5):
         total = sum(math.exp(value) for value in logits[i])
@@ -82,16 +82,16 @@ def test_mixmatch_terms_equal_scalar_loops(rng: np.random.Generator) -> None:
                 labeled -= targets[i, k] * math.log(p) / 2
             else:
                 unlabeled += (p - targets[i, k]) ** 2 / 9
-    assert float(terms.labeled) == pytest.approx(labeled)
-    assert float(terms.unlabeled) == pytest.approx(unlabeled)
+    assert float(fitted) == pytest.approx(labeled)
+    assert float(others) == pytest.approx(unlabeled)
 
 
 def test_mixmatch_targets_get_no_gradient_and_empty_parts_are_zero() -> None:
     logits, targets = torch.zeros(2, 4, requires_grad=True), torch.full((2, 4), 0.25, requires_grad=True)
-    terms = MixMatchLoss()(logits, targets, 2)
-    assert float(terms.unlabeled.detach()) == 0
-    assert float(terms.labeled.detach()) == pytest.approx(math.log(4))
-    (terms.labeled + terms.unlabeled).backward()
+    fitted, others = MixMatchLoss()(logits, targets, 2)
+    assert float(others.detach()) == 0
+    assert float(fitted.detach()) == pytest.approx(math.log(4))
+    (fitted + others).backward()
     assert targets.grad is None
     with pytest.raises(ValueError, match="3 labeled rows"):
         MixMatchLoss()(logits, targets, 3)

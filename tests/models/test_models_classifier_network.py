@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.methods.prototypes.networks import PrototypeHead
-from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.headed import ClassifierNetwork
 
 
 def count(module: torch.nn.Module) -> int:

@@ -10,7 +10,7 @@ from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.backbones.resnet import cifar_resnet
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+from labelkit.models.headed import MultiHeadNetwork, rotations
 from torch import nn
 
 

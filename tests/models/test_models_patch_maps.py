@@ -6,8 +6,8 @@ import pytest
 import torch
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.headed import MultiHeadNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork
-from labelkit.models.multi_head_network import MultiHeadNetwork
 from torch import Tensor
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 from labelkit.training.schedules import (
@@ -33,21 +32,6 @@ def test_warm_up_is_linear_and_starts_above_zero() -> None:
 def test_cosine_after_a_warm_up_is_half_way_down_in_the_middle_of_the_rest() -> None:
     schedule = LearningRate(0.2, 12, final_ratio=0.0, warmup_epochs=2)
     assert schedule.at(7) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"peak": 0.0, "epochs": 5}, "peak"),
-        ({"peak": -1.0, "epochs": 5}, "peak"),
-        ({"peak": 0.1, "epochs": 0}, "epochs"),
-        ({"peak": 0.1, "epochs": 5, "shape": "linear"}, "'linear'"),
-        ({"peak": 0.1, "epochs": 5, "warmup_epochs": 5}, r"warmup_epochs must be in \[0, 5\), got 5"),
-    ],
-)
-def test_impossible_learning_rates_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LearningRate(**arguments)
 
 
 def test_steps_drop_at_the_start_of_their_epochs_and_stay() -> None:
@@ -103,8 +87,6 @@ def test_a_teacher_is_at_first_the_mean_of_all_students() -> None:
 
 def test_the_decay_steps_up() -> None:
     assert [EMADecay(0.9, 0.99, 500)(step) for step in (499, 500)] == [0.9, 0.99]
-    with pytest.raises(ValueError, match="ordered"):
-        EMADecay(0.99, 0.9, 5)
 
 
 def test_decays_fit_short_phases() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import image_folder
-from labelkit.data.path_rule import SHOWN, FoundPaths, escaped_path, find_paths, similar_path_hint
+from labelkit.data.path_rule import SHOWN, escaped_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
@@ -142,8 +142,8 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
     return match_label_paths(path, texts, images)
 
 
-def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
-    """Find the images that the paths in a CSV file name.
+def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> tuple[dict[str, int], list[str]]:
+    """Find the images that the paths in a CSV file name; see :func:`labelkit.data.path_rule.find_paths`.
 
     Raises:
         DatasetError: a path names several images.
@@ -154,19 +154,19 @@ def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages)
 
 def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
     """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
-    found = find_images_by_path(path, texts, images)
-    if found.unknown:
+    places, unknown = find_images_by_path(path, texts, images)
+    if unknown:
         known = [escaped_path(name) for name in images.sample_ids]
-        shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in found.unknown[:SHOWN])
+        shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in unknown[:SHOWN])
         raise DatasetError(
             str(path),
-            f"{len(found.unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
+            f"{len(unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
             "Write paths relative to the image folder or the CSV, or unique endings of these paths.",
         )
     placed: dict[int, str] = {}
     first: dict[int, str] = {}
     for name, text in texts.items():
-        place = found.places[name]
+        place = places[name]
         if placed.setdefault(place, text) != text:
             problem = f"{name!r} is {text!r}, but as {first[place]!r} the same image is {placed[place]!r}"
             raise DatasetError(str(path), problem, "Write a single label for each image.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from labelkit.commands.discover.tables import DiscoveredImage, discovered_table_
 from labelkit.data.splits import Classes, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
 from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.metrics.discovered import discovery_errors
@@ -205,7 +205,7 @@ def _finish(
     for warning in found.warnings:
         current_progress().warning(warning)
     if found.exhausted:
-        wanted = sum(report.quota for report in found.per_class if report.quota is not None)
+        wanted = sum(report["quota"] for report in found.per_class if report["quota"] is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
             f"only {len(found.indices)}{asked} images were found, since there are no more candidates"
@@ -233,7 +233,7 @@ def _finish(
         "exhausted": found.exhausted,
         "score": score_name,
         "warnings": list(found.warnings),
-        "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
+        "per_class": [{"class": given.class_names[report["label"]], **report} for report in found.per_class],
         "truth": errors,
     }
     return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
@@ -276,7 +276,7 @@ def _write(
             "label_source": "drawn" if config.num_labels is not None else next(iter(given.source), "store"),
             **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
-            "per_class_report": [jsonable(asdict(report)) for report in found.per_class],
+            "per_class_report": [jsonable(report) for report in found.per_class],
             **params,
         },
         stage=" ".join(config.command),
@@ -300,14 +300,13 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
     columns += ["wanted", "found", "distance", *(["wrong", "error %"] if errors else [])]
     cells: list[list[Cell]] = []
     for label in np.flatnonzero(sizes).tolist():
-        reports = [report for report in found.per_class if report.label == label]
-        near, far = np.array([report.nearest for report in reports]), np.array([report.farthest for report in reports])
-        taken = sum(report.taken for report in reports)
-        row: list[Cell] = [names[label], int(sizes[label]), reports[0].candidates]
+        reports = [report for report in found.per_class if report["label"] == label]
+        near, far = ([report[key] for report in reports] for key in ("nearest", "farthest"))
+        taken = sum(report["taken"] for report in reports)
+        row: list[Cell] = [names[label], int(sizes[label]), reports[0]["candidates"]]
         if critical:
-            told = [report for report in reports if isinstance(report, CriticalReport)]
-            row += [sum(report.confined for report in told), sum(report.disagreeing for report in told)]
-        quotas = [report.quota for report in reports if report.quota is not None]
+            row += [sum(report[key] for report in reports) for key in ("confined", "disagreeing")]
+        quotas = [report["quota"] for report in reports if report["quota"] is not None]
         row += [sum(quotas) if quotas else None, taken]
         row.append(f"{np.nanmin(near):.3g} - {np.nanmax(far):.3g}" if taken else None)
         if errors is not None:
@@ -318,7 +317,7 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
     held = int(sizes.sum())
     rounds: list[list[Cell]] = []
     wrong_in = {} if errors is None else {share["round"]: share for share in errors["per_round"]}
-    for number in range(1, max((report.round for report in found.per_class), default=0) + 1):
+    for number in range(1, max((report["round"] for report in found.per_class), default=0) + 1):
         size = int((found.round == number).sum())
         held += size
         line: list[Cell] = [number, size, held]

@@ -163,14 +163,14 @@ def planned_curves(method: str, config: RunConfig, size: RunSize) -> Curves:
 
     def at(step: int) -> dict[str, float]:
         now = plan.at(step)
-        optimizer = plan.optimizer(now)
+        lr, weight_decay, betas = plan.optimizer(now)
         found: dict[str, float] = {}
         for name, group in groups.items():
-            assert optimizer.lr is not None
-            found[f"lr/{name}" if name else "lr"] = group_lr(optimizer.lr, now.epoch, group)
-        if optimizer.weight_decay is not None:
-            found["weight_decay"] = optimizer.weight_decay
-        for number, beta in enumerate(optimizer.betas or (), 1):
+            assert lr is not None
+            found[f"lr/{name}" if name else "lr"] = group_lr(lr, now.epoch, group)
+        if weight_decay is not None:
+            found["weight_decay"] = weight_decay
+        for number, beta in enumerate(betas or (), 1):
             found[f"adam_beta{number}"] = beta
         return found | {name: value(now) for name, value in scheduled.items()}
 

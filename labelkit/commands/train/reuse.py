@@ -90,8 +90,6 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
-    if part.num_views not in (None, len(phase.views)):
-        raise ValueError(f"{len(phase.views)} views where the frozen part is for {part.num_views}")
     kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))

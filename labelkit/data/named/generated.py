@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,54 +38,26 @@ _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """Images and masks of one source, a block of neighbors at a time.
+class GeneratedRows:
+    """Images or masks of a generated data set; a block of neighbors is drawn, or read from the cache, at a time.
 
     Attributes:
         source: what is drawn.
         splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
         numbers: (n,) int64, its number in the split.
-        blocks: what this process has read so far; not handed on to worker processes.
+        masks: whether these are the masks.
     """
 
     source: int
     splits: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    blocks: dict[tuple[int, int], Block] = field(default_factory=dict, repr=False)
+    masks: bool
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Drawn, (self.source, self.splits, self.numbers)
-
-    def read(self, index: int) -> Block:
-        """Return the image (64, 64, 3) and the mask (64, 64) of a row, drawing their block if needed."""
+    def read(self, index: int) -> Any:
+        """Return the image at ``index``, 64 pixels square, or its (64, 64) mask."""
         block, place = divmod(int(self.numbers[index]), _BLOCK)
-        key = int(self.splits[index]), block
-        if key not in self.blocks:
-            self.blocks[key] = _read_block(self.source, *key)
-        images, masks = self.blocks[key]
-        return images[place], masks[place]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GeneratedImages:
-    """Images of a generated data set."""
-
-    drawn: _Drawn
-
-    def read(self, index: int) -> EncodedImage:
-        """Return the image at ``index``."""
-        return EncodedImage(self.drawn.read(index)[0])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GeneratedMasks:
-    """Masks of a generated data set."""
-
-    drawn: _Drawn
-
-    def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the (64, 64) mask at ``index``."""
-        return self.drawn.read(index)[1].copy()
+        images, masks = _read_block(self.source, int(self.splits[index]), block)
+        return masks[place].copy() if self.masks else EncodedImage(images[place])
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
@@ -105,7 +78,6 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     labels = np.full(len(rows), -1, dtype=np.int64)
     if source == scenes.OBJECTS:
         labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
-    drawn = _Drawn(source, splits, numbers)
     there, places = np.unique(splits, return_inverse=True)
     return numbered_listing(
         spec.name,
@@ -113,15 +85,16 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
         [name for name, _, _ in rows],
         labels,
         places,
-        GeneratedImages(drawn),
+        GeneratedRows(source, splits, numbers, masks=False),
         class_names=scenes.SHAPES if source == scenes.OBJECTS else (),
         split_names=tuple(scenes.SPLITS[split] for split in there),
         chiral=source == scenes.DIGITS,
-        masks=GeneratedMasks(drawn),
+        masks=GeneratedRows(source, splits, numbers, masks=True),
         mask_classes=mask_classes,
     )
 
 
+@cache  # for what this process reads
 def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images from the cache, or draw it and keep it there."""
     path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"

@@ -30,25 +30,18 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 
 
 @dataclass(frozen=True, slots=True)
-class LastLayer:
-    """Weights of a weight-normalized layer: directions (k, d) and lengths (k, 1)."""
-
-    directions: Tensor
-    lengths: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class DistilledBranch:
     """Student or teacher tensors of a full DINO or iBOT checkpoint.
 
     Attributes:
         state: its tensors by name, projector and backbone among them.
-        last_layer: of its head for class tokens; ``None`` if there is none. One of patches alone is not taken.
+        last_layer: directions (k, d) and lengths (k, 1) of its head for class tokens; ``None`` if there is none. One of
+            patches alone is not taken.
         mask_token: (d,) or ``None``.
     """
 
     state: dict[str, Tensor]
-    last_layer: LastLayer | None
+    last_layer: tuple[Tensor, Tensor] | None
     mask_token: Tensor | None
 
 
@@ -91,13 +84,13 @@ def _branch(state: dict[str, Tensor], where: str) -> DistilledBranch:
     return DistilledBranch(state, _last_layer(state, where), token)
 
 
-def _last_layer(state: Mapping[str, Tensor], where: str) -> LastLayer | None:
+def _last_layer(state: Mapping[str, Tensor], where: str) -> tuple[Tensor, Tensor] | None:
     for directions, lengths in _LAYER:
         for name in state:
             other = f"{name.removesuffix(directions)}{lengths}"
             if name.endswith(f"last_layer.{directions}") and other in state:
                 rows = _finite(state[name], name, where)
-                return LastLayer(rows, _finite(state[other], name, where).reshape(-1, 1))
+                return rows, _finite(state[other], name, where).reshape(-1, 1)
     return None
 
 
@@ -188,17 +181,18 @@ class DistillationNetwork(TokenNetwork):
 
 
 @torch.no_grad()
-def _take_layer(own: DirectionLayer, given: LastLayer, where: str) -> None:
-    if own.directions.shape != given.directions.shape:
-        shapes = f"{list(given.directions.shape)}, here {list(own.directions.shape)}"
+def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
+    directions, lengths = given
+    if own.directions.shape != directions.shape:
+        shapes = f"{list(directions.shape)}, here {list(own.directions.shape)}"
         raise ConfigError(
             "--num-outputs",
             f"does not match the last layer of {where}, which has shape {shapes}",
             "Pass these sizes, or --projector-init scratch.",
         )
-    own.directions.copy_(given.directions)
+    own.directions.copy_(directions)
     if own.lengths is not None:
-        own.lengths.copy_(given.lengths)
-    elif not bool((given.lengths == 1).all()):
+        own.lengths.copy_(lengths)
+    elif not bool((lengths == 1).all()):
         problem = f"the weight vectors in the last layer of {where} do not have norm 1"
         raise ConfigError("--norm-last-layer", problem, "Remove it, or pass --projector-init scratch.")

@@ -106,15 +106,10 @@ def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Gener
     Returns:
         (rows, columns), true = hidden.
 
-    Raises:
-        ValueError: the ratio is outside [0, 1).
-
     Source:
         H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits that iBOT (J. Zhou et al., ICLR 2022) sets: no
         smallest block of 16 patches, and a share that is not exceeded.
     """
-    if not 0 <= ratio < 1:
-        raise ValueError(f"ratio must be in [0, 1), got {ratio}")
     mask = np.zeros((rows, columns), dtype=np.bool_)
     wanted, smallest = ratio * rows * columns, (min(rows, columns) // 3) ** 2
     while True:

@@ -78,20 +78,9 @@ def batch_assignments(
     Returns:
         (b, k) of the dtype and device of the scores; rows sum to 1.
 
-    Raises:
-        ValueError: epsilon is not positive, num_iterations < 1, scores are not (b, k), or half precision.
-
     Source:
         M. Caron et al., "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (NeurIPS 2020).
     """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon: {epsilon} is not positive")
-    if num_iterations < 1:
-        raise ValueError(f"num_iterations: {num_iterations} is less than 1")
-    if scores.ndim != 2 or scores.shape[1] < 1:
-        raise ValueError(f"scores: (b, k) numbers are needed, not shape {tuple(scores.shape)}")
-    if scores.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"scores: float32 or float64 is needed, not {scores.dtype}")
 
     def over_processes(values: Tensor, how: Literal["sum", "max"]) -> Tensor:
         # a single process keeps them where they are, as a copy to the CPU would wait for a GPU

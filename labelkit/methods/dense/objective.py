@@ -367,7 +367,7 @@ def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
     p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
-    ratios = ranking_terms(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False).ratios
+    _, _, ratios = ranking_terms(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False)
     return {
         "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
         "diag/ranking_median": ratios.median().float(),

@@ -109,10 +109,10 @@ class _Ranking(Function):
         rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
         for start in range(0, max(batch, 1), rows):
             part = slice(start, start + rows)
-            terms = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
-            losses.append(terms.loss)
-            if terms.gradient is not None:
-                gradients.append(terms.gradient.to(scores.dtype))
+            loss, gradient, _ = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
+            losses.append(loss)
+            if gradient is not None:
+                gradients.append(gradient.to(scores.dtype))
         if wants_gradient:
             ctx.save_for_backward(torch.cat(gradients))
         return torch.cat(losses).to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
@@ -173,15 +173,6 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Halving:
-    """One level of the recursion: which items lie in right halves, and where each moves next."""
-
-    is_right: Tensor
-    source: Tensor | None
-    now: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
 class Merged:
     """Items and thresholds of a sequence in one sorted order, prepared for blockwise sums.
 
@@ -224,17 +215,17 @@ class Merged:
         # what each gives, then what it has taken
         held = payload.new_zeros(2 * width, total)
         held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
-        now = None
-        for level, halving in enumerate(_halvings(self.blocks, self.batch, self.tags)):
-            takes = halving.is_right.to(payload.dtype)
+        now: Tensor | None = None
+        for level, (is_right, source, there) in enumerate(_halvings(self.blocks, self.batch, self.tags)):
+            takes = is_right.to(payload.dtype)
             gives = 1 - takes
             if not earlier:
                 takes, gives = gives, takes
             given = torch.cumsum((held[:width] * gives).view(width, self.batch << level, -1), 2)
             held[width:].addcmul_(given.view(width, total), takes)
-            if halving.source is not None:
-                held = held.gather(1, halving.source.expand(2 * width, -1))
-            now = halving.now
+            if source is not None:
+                held = held.gather(1, source.expand(2 * width, -1))
+            now = there
         if now is None:
             none = torch.zeros_like(payload)
             return none, none
@@ -244,8 +235,11 @@ class Merged:
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
 
-def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[_Halving]:
-    """Find the levels, one after the other: all at once would take more memory than the sums."""
+def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Yield of each level which items lie in right halves, and from where each moves next; of the last where each is.
+
+    One after the other: all at once would take more memory than the sums.
+    """
     total, levels = len(tags), blocks.levels
     bits = total.bit_length()
     index = torch.arange(total, device=tags.device)
@@ -253,14 +247,14 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[_Halving]:
         nodes, size = batch << level, total // batch >> level
         is_right = tags.bitwise_and(1 << (bits + levels - 1 - level)) != 0
         if level == levels - 1:
-            yield _Halving(is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index))
+            yield is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index)
             return
         # nodes are full, so that half of each is left
         among_right = torch.cumsum(is_right.view(nodes, size), 1)
         begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
         place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
         source = torch.empty_like(place).scatter_(0, place, index)
-        yield _Halving(is_right, source, None)
+        yield is_right, source, None
         tags = tags.gather(0, source)
 
 
@@ -279,24 +273,12 @@ _BYTES_PER_ITEM = 1000
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class RankingTerms:
-    """Loss, gradient and rank ratios of the ranking loss per row.
-
-    Attributes:
-        loss: (b,) float64.
-        gradient: (b, n) float64, of the loss by the scores; ``None`` if not asked for.
-        ratios: (b, n) float64, x of Eq. 12: how far an item is behind, 0 where nothing with a lower target comes near.
-    """
-
-    loss: Tensor
-    gradient: Tensor | None
-    ratios: Tensor
+Terms = tuple[Tensor, Tensor | None, Tensor]
+"""Loss (b,), its gradient by the scores (b, n), ``None`` if not asked for, and x of Eq. 12 (b, n): how far an item is
+behind, 0 where nothing with a lower target comes near. All are float64."""
 
 
-def ranking_terms(
-    scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
-) -> RankingTerms:
+def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
     r"""Compute the ranking loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
 
     Args:
@@ -312,19 +294,18 @@ def ranking_terms(
     batch, n = scores.shape
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
-        return RankingTerms(empty.sum(1), empty if gradient else None, empty)
+        return empty.sum(1), empty if gradient else None, empty
     items = _in_order(scores, targets, weights, margin)
-    within = _within_blocks(items, _between_blocks(items, margin), margin, n)
-    ratio = within.ratio
+    ratio, strength, slope, pulls = _within_blocks(items, _between_blocks(items, margin), margin, n)
     loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
 
     def restored(value: Tensor) -> Tensor:
         return torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
 
     if not gradient:
-        return RankingTerms(loss, None, restored(ratio))
-    others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
-    return RankingTerms(loss, restored((-2 / margin) * (within.strength * within.slope - others)), restored(ratio))
+        return loss, None, restored(ratio)
+    others = pulls + _pulls_between_blocks(items, strength, margin)
+    return loss, restored((-2 / margin) * (strength * slope - others)), restored(ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,24 +392,13 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
     return total, ahead_count + offset * near_count + near_sum / margin, ahead_count
 
 
-@dataclass(frozen=True, slots=True)
-class _Within:
-    """Loss terms of each position after adding earlier items of its block, all (b, N) float64.
+def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin: float, n: int) -> tuple[Tensor, ...]:
+    """Add the earlier items of each block to what earlier blocks give; all (b, N) float64.
 
-    Attributes:
-        ratio: x.
-        strength: derivative of the loss by the sum of surrogates.
-        slope: sum of slopes of the surrogate, in units of ``-2 / margin``.
-        pulls: what later items of the block pull, in these units.
+    Returns:
+        x; derivative of the loss by the sum of surrogates; sum of slopes of the surrogate, in units of ``-2 / margin``;
+        and what later items of the block pull, in these units.
     """
-
-    ratio: Tensor
-    strength: Tensor
-    slope: Tensor
-    pulls: Tensor
-
-
-def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin: float, n: int) -> _Within:
     size = items.blocks.size
     flat = [value.reshape(-1, size) for value in (items.scores, items.below, items.gamma, items.worse, *between)]
     at_once = _PAIRS_AT_ONCE if items.p.device.type == "cpu" else _PAIRS_AT_ONCE_GPU
@@ -437,7 +407,7 @@ def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin
         _within_some([value[start : start + step] for value in flat], margin, n)
         for start in range(0, len(flat[0]), step)
     ]
-    return _Within(*(torch.cat(value).view(items.p.shape) for value in zip(*parts, strict=True)))
+    return tuple(torch.cat(value).view(items.p.shape) for value in zip(*parts, strict=True))
 
 
 def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ...]:
@@ -480,7 +450,7 @@ def _before(values: Tensor, ends: Tensor) -> Tensor:
 
 def ranking_terms_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
-) -> RankingTerms:
+) -> Terms:
     """Compute the result of :func:`ranking_terms` by the O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
@@ -493,8 +463,8 @@ def ranking_terms_by_pairs(
     ratio = total / at_least
     loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
     if not gradient:
-        return RankingTerms(loss, None, ratio)
+        return loss, None, ratio
     strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
     slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
     pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
-    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio)
+    return loss, pulls.sum(2) - pulls.sum(1), ratio

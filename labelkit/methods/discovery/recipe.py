@@ -10,7 +10,6 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -37,35 +36,17 @@ from labelkit.training.timing import RunSize, Scheduled
 DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class TeacherTemperature:
-    """Teacher temperature that changes linearly from ``start`` to ``final`` over the warm-up epochs.
+def teacher_temperature(config: DiscoveryTrainConfig, epoch: int) -> float:
+    """Return the teacher's temperature in an epoch, which changes linearly from start to final over the warm-up epochs.
 
-    As in SimGCD's released code, where w > 1. Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``,
-    where w is the warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
+    As in SimGCD's released code, where w > 1. Both ends are reached: epoch 0 has the start, epoch w-1 the final value,
+    where w is the warm-up cut to the length of the run; w <= 1 means the final value throughout.
     """
-
-    start: float
-    final: float
-    warmup_epochs: int
-    epochs: int
-
-    def __getitem__(self, epoch: int) -> float:
-        """Temperature in the epoch, counted from 0."""
-        warmup = min(self.warmup_epochs, self.epochs)
-        if warmup <= 1 or epoch >= warmup - 1:
-            return self.final
-        return self.start + (self.final - self.start) * epoch / (warmup - 1)
-
-
-def teacher_temperature(config: DiscoveryTrainConfig) -> TeacherTemperature:
-    """Return the schedule of the teacher's temperature by epoch."""
-    return TeacherTemperature(
-        config.teacher_temperature_start,
-        config.teacher_temperature_final,
-        config.teacher_warmup_epochs,
-        config.epochs,
-    )
+    start, final = config.teacher_temperature_start, config.teacher_temperature_final
+    warmup = min(config.teacher_warmup_epochs, config.epochs)
+    if warmup <= 1 or epoch >= warmup - 1:
+        return final
+    return start + (final - start) * epoch / (warmup - 1)
 
 
 def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
@@ -194,8 +175,7 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
             entropy_weight=config.entropy_weight,
             symmetric=symmetric,
         )
-        self._temperatures = teacher_temperature(config)
-        self._teacher_temperature = self._temperatures[0]
+        self._teacher_temperature = teacher_temperature(config, 0)
 
     @abstractmethod
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
@@ -209,12 +189,11 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
     @classmethod
     def scheduled(cls, config: DiscoveryConfigT, size: RunSize) -> Mapping[str, Scheduled]:
         """Return the schedule of the teacher's temperature."""
-        temperatures = teacher_temperature(config)
-        return {"teacher_temperature": lambda now: temperatures[now.epoch]}
+        return {"teacher_temperature": lambda now: teacher_temperature(config, now.epoch)}
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Set the teacher's temperature for the epoch."""
-        self._teacher_temperature = self._temperatures[state.epoch]
+        self._teacher_temperature = teacher_temperature(self.config, state.epoch)
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the discovery monitor of unlabeled images, which ends collapsed runs if the guard is ``stop``."""

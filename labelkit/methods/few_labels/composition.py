@@ -74,25 +74,16 @@ class DiscriminationLoss(nn.Module):
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio over the batch."""
+        if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
+            raise ValueError(
+                f"need (b, d) features and at least two (k, d) centroids, got {tuple(features.shape)} and "
+                f"{tuple(centroids.shape)}"
+            )
         with without_autocast(features):
-            near, far = nearest_two(promote(features), centroids)
+            features = promote(features)
+            squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)
+            near, far = squares.topk(2, dim=1, largest=False).values.unbind(1)
             return (near / (far + 1e-12)).sum() / max(len(near), 1)
-
-
-def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the squared distances (b,) to the nearest and the second-nearest centroid.
-
-    Raises:
-        ValueError: fewer than two centroids, or another width.
-    """
-    if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
-        raise ValueError(
-            f"need (b, d) features and at least two (k, d) centroids, got {tuple(features.shape)} and "
-            f"{tuple(centroids.shape)}"
-        )
-    squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)
-    two = squares.topk(2, dim=1, largest=False).values
-    return two[:, 0], two[:, 1]
 
 
 class Composition(nn.Module):
@@ -337,7 +328,7 @@ class MasterTraining:
         inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)
-        cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
+        cross_entropy, _ = self._label_loss(logits[:count], shares.blend(targets), count)
         agreement = discrimination = logits.sum() * 0
         if len(logits) > count:
             teacher = master.averaged_logits(tuple(maps[count:] for maps in inputs))

@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
-    ClassReport,
     Count,
     Discovery,
     Round,
@@ -45,43 +44,25 @@ _BLOCK_NUMBERS = 1 << 22
 
 
 @dataclass(frozen=True)
-class CriticalReport(ClassReport):
-    """Results of one search round for one class.
-
-    Attributes:
-        confined: candidates within the radius.
-        disagreeing: of these, rows whose soft label is largest for another class; they are left out.
-        radius: largest distance of the confined; NaN without any.
-        lowest_entropy: of the rows taken, in bits; NaN without any.
-        highest_entropy: likewise.
-    """
-
-    confined: int
-    disagreeing: int
-    radius: float
-    lowest_entropy: float
-    highest_entropy: float
-
-
-@dataclass(frozen=True)
 class CriticalDiscovery(Discovery):
     """Newly labeled rows with their soft labels and entropies.
 
     Attributes:
-        per_class: of each round and class that has labels.
+        per_class: beside what every search reports: ``confined``, candidates within the radius; ``disagreeing``, of
+            these rows whose soft label is largest for another class, which are left out; ``radius``, largest distance
+            of the confined; ``lowest_entropy`` and ``highest_entropy`` of the rows taken, in bits; NaN without any.
         soft: (s, c) float32 weight of each class (Eq. 3.11), rows sum to 1.
         entropy: (s,) float64 of these, in bits.
     """
 
-    per_class: tuple[CriticalReport, ...]
     soft: NDArray[np.float32]
     entropy: NDArray[np.float64]
 
     @property
     def disagreement(self) -> float:
         """Return the share of rows near a mean whose soft label names another class, or NaN without any."""
-        confined = sum(report.confined for report in self.per_class)
-        return sum(report.disagreeing for report in self.per_class) / confined if confined else float("nan")
+        confined, disagreeing = (sum(report[key] for report in self.per_class) for key in ("confined", "disagreeing"))
+        return disagreeing / confined if confined else float("nan")
 
 
 def discover_critical(
@@ -192,22 +173,12 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     picked = np.concatenate(chosen)
     ties = [first[picked], turn.keys[confined[picked]]]
     found = turn.table([confined[group] for group in chosen], ties, warnings)
-    reports = []
     for report in found.per_class:
-        inside = nearest == report.label
+        inside = nearest == report["label"]
         low, high = extent(entropy[picked[inside[picked]]])
-        reports.append(
-            CriticalReport(
-                **vars(report),
-                confined=int(inside.sum()),
-                disagreeing=int((inside & (voted != nearest)).sum()),
-                radius=extent(turn.distance[confined[inside]])[1],
-                lowest_entropy=low,
-                highest_entropy=high,
-            )
-        )
-    told = {**vars(found), "per_class": tuple(reports)}
-    return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
+        report |= {"confined": int(inside.sum()), "disagreeing": int((inside & (voted != nearest)).sum())}
+        report |= {"radius": extent(turn.distance[confined[inside]])[1], "lowest_entropy": low, "highest_entropy": high}
+    return CriticalDiscovery(**vars(found), soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
 
 def _confined(turn: Round) -> list[NDArray[np.int64]]:

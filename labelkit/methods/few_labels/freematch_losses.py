@@ -32,9 +32,6 @@ class AdaptiveThreshold(nn.Module):
         decay: m in [0, 1).
         fixed: keep rows whose probability is at least this one instead (FixMatch); the averages go on.
 
-    Raises:
-        ValueError: a number out of its range.
-
     Attributes:
         confidence: () float32, :math:`\tau`.
         class_shares: (c,) float32, :math:`\tilde p`.
@@ -43,8 +40,6 @@ class AdaptiveThreshold(nn.Module):
 
     def __init__(self, num_classes: int, decay: float = 0.999, fixed: float | None = None) -> None:
         super().__init__()
-        if num_classes < 1 or not 0 <= decay < 1 or (fixed is not None and not 0 <= fixed <= 1):
-            raise ValueError(f"num_classes {num_classes}, decay {decay} or fixed {fixed} is out of range")
         self.decay, self.fixed = decay, fixed
         self.confidence: Tensor = nn.Buffer(torch.tensor(1 / num_classes))
         self.class_shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))

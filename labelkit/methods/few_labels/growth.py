@@ -29,25 +29,6 @@ D = TypeVar("D", bound=Discovery)
 
 #: Networks that discover; their place is their number in the table.
 NETWORKS: Final = ("student", "teacher", "master")
-_COLUMNS: Final = ("sample_index", "label", "rank", "generation", "iteration", "network")
-
-
-@dataclass(frozen=True, slots=True)
-class GrownPhase:
-    """Planned phase of a run with a growing label set, assuming full growth.
-
-    Attributes:
-        labels: that the student learns from.
-        steps: updates.
-    """
-
-    labels: int
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """Return the number of labels as text, for tables."""
-        return f"{self.labels:,} labels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +45,6 @@ class GrowthRules:
     cap: float
     generations: int
 
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.factor <= 1 or self.cap < 1 or self.generations < 1:
-            raise ValueError(f"factor must be > 1, cap and generations >= 1, got {self}")
-
     def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
         """Return the number of images to discover next.
 
@@ -84,28 +60,6 @@ class GrowthRules:
             labels += count
             found.append(labels)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveredSample:
-    """Table row of an image that was given a label during training.
-
-    Attributes:
-        sample_index: row of the data set.
-        label: its training class.
-        score: what it was chosen by: distance to the class mean, or entropy in bits (critical samples).
-        rank: place in its discovery, from 1.
-        generation, iteration: when, from 1.
-        network: whose features found it.
-    """
-
-    sample_index: int
-    label: int
-    score: float
-    rank: int
-    generation: int
-    iteration: int
-    network: str
 
 
 class LabelGrowth(nn.Module):
@@ -133,7 +87,7 @@ class LabelGrowth(nn.Module):
         self.generation: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
         self.iteration: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self.num_found: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
-        self.found: Tensor = nn.Buffer(torch.zeros((capacity, len(_COLUMNS)), dtype=torch.int64))
+        self.found: Tensor = nn.Buffer(torch.zeros((capacity, 6), dtype=torch.int64))
         # float32: some devices have no float64
         self.scores: Tensor = nn.Buffer(torch.zeros(capacity))
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
@@ -145,7 +99,7 @@ class LabelGrowth(nn.Module):
             iteration: leave out what was discovered after this one; default: nothing is left out.
         """
         labels = self.given.copy()
-        found = self.found[: int(self.num_found)].cpu().numpy()
+        found, _ = self.table()
         found = found[found[:, 3] == int(self.generation)]
         if iteration is not None:
             found = found[found[:, 4] <= iteration]
@@ -217,14 +171,16 @@ class LabelGrowth(nn.Module):
         self.predictions[0] = now.to(self.predictions.device)
         return changed[0], changed[1]
 
-    def samples(self) -> list[DiscoveredSample]:
-        """Return the table of all images discovered in any generation, in the order of discovery."""
+    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return what was discovered in any generation, in the order of discovery.
+
+        Returns:
+            (s, 6) int64: row of the data set, training class, place in its discovery from 1, generation and iteration
+            from 1, number in ``NETWORKS`` of the network whose features found it; and (s,) float32 what it was chosen
+            by: distance to the class mean, or entropy in bits (critical samples).
+        """
         count = int(self.num_found)
-        rows, scores = self.found[:count].tolist(), self.scores[:count].tolist()
-        return [
-            DiscoveredSample(index, label, score, rank, generation, iteration, NETWORKS[network])
-            for (index, label, rank, generation, iteration, network), score in zip(rows, scores, strict=True)
-        ]
+        return self.found[:count].cpu().numpy(), self.scores[:count].cpu().numpy()
 
 
 def training_class_names(data: DataInfo) -> list[str]:
@@ -324,18 +280,11 @@ class GrowthMonitor(ClassificationMonitor):
         """Return the table of discovered images as CSV, with true classes where known."""
         known = bool((self._truth >= 0).any())
         lines: list[list[object]] = []
-        for sample in self._growth.samples():
-            row = [
-                sample.sample_index,
-                self._sample_ids[sample.sample_index],
-                self._name(int(self._order[sample.label])),
-                f"{sample.score:.9g}",
-                sample.rank,
-                sample.generation,
-                sample.iteration,
-                sample.network,
-            ]
-            lines.append([*row, self._name(int(self._truth[sample.sample_index]))] if known else row)
+        found, scores = self._growth.table()
+        for (index, label, *moment, network), score in zip(found.tolist(), scores.tolist(), strict=True):
+            name, text = self._name(int(self._order[label])), f"{score:.9g}"
+            row = [index, self._sample_ids[index], name, text, *moment, NETWORKS[network]]
+            lines.append([*row, self._name(int(self._truth[index]))] if known else row)
         return csv_text([*_HEADER, "truth"] if known else _HEADER, lines)
 
     def _name(self, label: int) -> str:
@@ -356,8 +305,8 @@ class GrowthMonitor(ClassificationMonitor):
             "label_error": float(wrong[judged].mean()),
             "discovered_error": float(wrong[discovered].mean()),
         }
-        latest = [s for s in growth.samples() if s.generation == int(growth.generation)]
-        rows = np.array([s.sample_index for s in latest if s.iteration == int(growth.iteration)], dtype=np.int64)
+        found, _ = growth.table()
+        rows = found[(found[:, 3:5] == [int(growth.generation), int(growth.iteration)]).all(axis=1), 0]
         rows = rows[judged[rows]]
         if len(rows):
             metrics["newest_error"] = float(wrong[rows].mean())

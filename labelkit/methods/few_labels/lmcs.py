@@ -37,7 +37,6 @@ from labelkit.formatting import percent
 from labelkit.methods.few_labels.composition import Guide, MasterTraining
 from labelkit.methods.few_labels.critical_samples import discover_critical
 from labelkit.methods.few_labels.growth import (
-    GrownPhase,
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
@@ -53,7 +52,6 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentNetwork,
     head_logits,
-    labeled_streams,
     learning_rate,
     split_labeled,
     student_pace,
@@ -62,8 +60,8 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.headed import NUM_ROTATIONS, rotations
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.multi_head_network import NUM_ROTATIONS, rotations
 from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
@@ -94,8 +92,8 @@ def later_steps(config: LMCSConfig, rest: int) -> int:
     return min(config.generation_blocks * config.block_steps, rest)
 
 
-def planned_phases(config: LMCSConfig, given: int, images: int) -> list[GrownPhase]:
-    """Return the phases of a run, assuming that every discovery finds as many images as it looks for.
+def planned_phases(config: LMCSConfig, given: int, images: int) -> list[tuple[int, int]]:
+    """Return labels and updates of each phase, assuming that every discovery finds as many images as it looks for.
 
     The student learns the discovery before the last one, so that labels are one phase late.
 
@@ -105,15 +103,15 @@ def planned_phases(config: LMCSConfig, given: int, images: int) -> list[GrownPha
         images: all.
     """
     sizes = [given, *growth_rules(config).sizes(given, images)]
-    phases = [GrownPhase(given, first_steps(config, given, images - given))]
-    discoveries, step = 0, phases[0].steps
+    phases = [(given, first_steps(config, given, images - given))]
+    discoveries, step = 0, phases[0][1]
     while step < config.steps:
         shown, length = discoveries, later_steps(config, config.steps - step)
         if discoveries + 1 < len(sizes):
             discoveries += 1
         else:
             length = config.steps - step
-        phases.append(GrownPhase(sizes[shown], length))
+        phases.append((sizes[shown], length))
         step += length
     return phases
 
@@ -146,12 +144,6 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         # of each phase after the first: discoveries that the student learns, start, updates
         self._later: list[list[int]] = []
 
-    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the original labels, since later phases are decided during training."""
-        first = self.phase(0, rows)
-        assert first is not None
-        return (first,)
-
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return phase ``index``, in which labeled and previously discovered images are mixed with all others."""
         if index > len(self._later):
@@ -162,20 +154,18 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if index:
             learned, start, steps = self._later[index - 1]
         labels = self.growth.labels(learned)
-        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
-        views = self.objective.views()
-        phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
-        return replace(phase, lr=whole_run_pace(config, index, start, steps, name).lr)
+        pace = whole_run_pace(config, index, start, steps, name)
+        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
 
     @classmethod
     def paces(cls, config: LMCSConfig, size: RunSize) -> tuple[Pace, ...]:
         """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
-        starts = accumulate((phase.steps for phase in phases), initial=0)
+        starts = accumulate((steps for _, steps in phases), initial=0)
         return tuple(
-            whole_run_pace(config, index, start, phase.steps, phase.name)
-            for index, (phase, start) in enumerate(zip(phases, starts, strict=False))
+            whole_run_pace(config, index, start, steps, f"{labels:,} labels")
+            for index, ((labels, steps), start) in enumerate(zip(phases, starts, strict=False))
         )
 
     @classmethod
@@ -185,7 +175,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         decay, guidance = teacher_decay(config, config.steps), guidance_weight(config)
         weight = unlabeled_weight(config.steps, config)
         return {
-            "labels": lambda now: float(phases[now.phase].labels),
+            "labels": lambda now: float(phases[now.phase][0]),
             "ema_decay": lambda now: decay(now.step + 1),
             "unlabeled_weight": lambda now: weight(now.step),
             "guidance_weight": lambda now: guidance(now.step),
@@ -274,7 +264,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             )
             return 0
         if found.exhausted:
-            short = sum(report.taken < (report.quota or 0) for report in found.per_class)
+            short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
             state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)

@@ -8,8 +8,6 @@ Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``goog
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -68,19 +66,6 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     return powers / powers.sum(dim=1, keepdim=True)
 
 
-@dataclass(frozen=True, slots=True)
-class MixMatchTerms:
-    """Labeled and unlabeled part of MixMatch's loss.
-
-    Attributes:
-        labeled: () cross-entropy of the labeled rows, nats.
-        unlabeled: () squared difference of the other rows, in [0, 2 / c].
-    """
-
-    labeled: Tensor
-    unlabeled: Tensor
-
-
 class MixMatchLoss(nn.Module):
     r"""MixMatch's loss: cross-entropy for labeled rows and squared error of probabilities for the others.
 
@@ -94,13 +79,13 @@ class MixMatchLoss(nn.Module):
         - logits: ``(m, c)`` float; gets gradients.
         - targets: ``(m, c)`` float, rows sum to 1; no gradient.
         - num_labeled: b, rows at the start that count as labeled.
-        - returns: two ``()`` float32 (float64 stays); a part without rows is 0.
+        - returns: :math:`L_x` and :math:`L_u`, two ``()`` float32 (float64 stays); a part without rows is 0.
 
     Raises:
         ValueError: shapes that differ, or more labeled rows than rows.
     """
 
-    def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> MixMatchTerms:
+    def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> tuple[Tensor, Tensor]:
         """Return the labeled and the unlabeled part of the loss."""
         if logits.shape != targets.shape or logits.ndim != 2 or not 0 <= num_labeled <= len(logits):
             raise ValueError(
@@ -112,4 +97,4 @@ class MixMatchLoss(nn.Module):
             log_predictions = F.log_softmax(scores[:num_labeled], dim=1)
             labeled = -(targets[:num_labeled] * log_predictions).sum() / max(num_labeled, 1)
             rest = (F.softmax(scores[num_labeled:], dim=1) - targets[num_labeled:]).square()
-            return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))
+            return labeled, rest.sum() / max(rest.numel(), 1)

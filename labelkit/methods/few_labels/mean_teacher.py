@@ -124,7 +124,7 @@ class MeanTeacherObjective(StudentObjective):
                     # all rows, or the statistics of the batch would be those of a few images
                     target = head_logits(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
-                agreement = _sum(difference, labeled) / mean_count  # of labeled rows (Eq. 2.7)
+                agreement = (difference * labeled).sum() / mean_count  # of labeled rows (Eq. 2.7)
                 loss = loss + weight * agreement
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
@@ -132,10 +132,6 @@ class MeanTeacherObjective(StudentObjective):
             loss = loss + HEAD_WEIGHT * difference
             logs["head_difference"] = difference.detach()
         return StepOutput(loss, logs)
-
-
-def _sum(rows: Tensor, kept: Tensor) -> Tensor:
-    return (rows * kept).sum()
 
 
 def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:

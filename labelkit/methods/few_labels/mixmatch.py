@@ -145,9 +145,9 @@ class MixMatchObjective(StudentObjective):
             shares = row_shares(3 * rows, MIXUP_ALPHA, generator, images.device)
             logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
             targets = shares.blend(torch.cat([targets, guesses, guesses]))
-        terms = self.loss(logits, targets, rows)
-        loss = terms.labeled + weight * terms.unlabeled
-        logs |= {"cross_entropy": terms.labeled.detach(), "unlabeled": terms.unlabeled.detach()}
+        cross_entropy, unlabeled = self.loss(logits, targets, rows)
+        loss = cross_entropy + weight * unlabeled
+        logs |= {"cross_entropy": cross_entropy.detach(), "unlabeled": unlabeled.detach()}
         if networks.master is not None and weight > 0:
             agreement = self._master_term(batch, networks, labeled)
             loss = loss + weight * agreement

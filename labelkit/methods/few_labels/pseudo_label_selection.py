@@ -82,29 +82,6 @@ def extent(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class ClassReport:
-    """Results of one search round for one class.
-
-    Attributes:
-        round: from 1.
-        label: the class.
-        candidates: pool rows nearest to it.
-        quota: how many were wanted of it; ``None`` where classes have no share of their own (``balance="global"``).
-        taken: rows found.
-        nearest: smallest distance of these; NaN without any.
-        farthest: largest.
-    """
-
-    round: int
-    label: int
-    candidates: int
-    quota: int | None
-    taken: int
-    nearest: float
-    farthest: float
-
-
-@dataclass(frozen=True)
 class Discovery:
     """Newly labeled rows, ordered by round, then (if balanced) by class, then by the selection rule.
 
@@ -115,7 +92,9 @@ class Discovery:
         round: (s,) int16 from 1.
         rank: (s,) int64 from 1: a second order, in which the classes of a round take turns, so that its beginning
             is about what a smaller count would have found.
-        per_class: of each round and class that has labels.
+        per_class: of each round and class that has labels: ``round`` from 1; ``label``; ``candidates``, pool rows
+            nearest to it; ``quota``, how many were wanted (``None`` where classes have no share of their own);
+            ``taken``, rows found; ``nearest`` and ``farthest``, smallest and largest distance of these, NaN without.
         exhausted: fewer rows than wanted.
         warnings: what a user should know, in sentences.
     """
@@ -125,7 +104,7 @@ class Discovery:
     distance: NDArray[np.float64]
     round: NDArray[np.int16]
     rank: NDArray[np.int64]
-    per_class: tuple[ClassReport, ...]
+    per_class: tuple[dict[str, Any], ...]
     exhausted: bool
     warnings: tuple[str, ...]
 
@@ -198,10 +177,12 @@ class Round:
             warnings=(*warnings, *empty),
         )
 
-    def _report(self, label: int, places: NDArray[np.int64]) -> ClassReport:
+    def _report(self, label: int, places: NDArray[np.int64]) -> dict[str, Any]:
         mine = self.distance[places[self.nearest[places] == label]]
         quota = None if self.shares is None else int(self.shares[label])
-        return ClassReport(self.number, label, int((self.nearest == label).sum()), quota, len(mine), *extent(mine))
+        nearest, farthest = extent(mine)
+        report = {"round": self.number, "label": label, "candidates": int((self.nearest == label).sum())}
+        return {**report, "quota": quota, "taken": len(mine), "nearest": nearest, "farthest": farthest}
 
 
 # ---------------------------------------------------------------- the search

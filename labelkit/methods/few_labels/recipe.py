@@ -27,11 +27,11 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
 from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.distributed import process_count
@@ -168,58 +168,42 @@ def student_eval_view(size: int) -> ViewSpec:
     return test_view(size, "digits")
 
 
-def labeled_streams(
-    labels: NDArray[np.int64], rows: NDArray[np.int64], *, batch_size: int, labeled_per_batch: int
-) -> tuple[Stream, ...]:
-    """Return the data streams of a phase: labeled rows first, then all others.
-
-    Args:
-        labels: (n,) labels of the phase, -1 = unlabeled.
-        rows: rows that can be read.
-        batch_size: images of a batch.
-        labeled_per_batch: of these, labeled ones, fewer than all; all if no row is unlabeled.
-    """
-    labeled = labels[rows] >= 0
-    unlabeled_rows = rows[~labeled]
-    if not len(unlabeled_rows):
-        labeled_per_batch = batch_size
-    return (
-        Stream("labeled", rows[labeled], labeled_per_batch),
-        Stream("unlabeled", unlabeled_rows, batch_size - labeled_per_batch),
-    )
-
-
 def student_phase(
     config: FewLabelTrainConfig,
+    pace: Pace,
     labels: NDArray[np.int64],
+    rows: NDArray[np.int64],
     views: Sequence[ViewSpec],
-    drawn: Sequence[Stream],
     *,
-    steps: int,
-    peak: float,
     index: int = 0,
-    name: str = "train",
 ) -> Phase:
-    """Return a phase of ``steps`` updates with its own learning rate, in epochs of ``eval_every_steps``.
+    """Return a phase whose batches hold labeled images first, then all others; labeled ones alone without others.
 
     Args:
         config: the options.
-        labels: (n,) labels of the phase.
+        pace: length and learning rate.
+        labels: (n,) labels of the phase, -1 = unlabeled.
+        rows: rows that can be read.
         views: of each image.
-        drawn: what a batch consists of.
-        steps: length.
-        peak: highest learning rate.
-        index: number of the phase; only the first one warms up.
-        name: shown in the log.
+        index: number of the phase.
     """
-    pace = student_pace(config, steps=steps, peak=peak, index=index, name=name)
-    batches = pace.draws // config.batch_size
-    sampler = StreamSampler(drawn, steps=batches, seed=config.seed, phase=index)
+    labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
+    count = config.labeled_batch_size if isinstance(config, TwoStreamOptions) and len(others) else config.batch_size
+    drawn = (Stream("labeled", labeled, count), Stream("unlabeled", others, config.batch_size - count))
+    sampler = StreamSampler(drawn, steps=pace.draws // config.batch_size, seed=config.seed, phase=index)
     return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, lr=pace.lr, betas=pace.betas)
 
 
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
-    """Return the length and optimizer schedules of a `student_phase`, from the same arguments."""
+    """Return the length and optimizer schedules of a phase, in epochs of ``eval_every_steps``.
+
+    Args:
+        config: the options.
+        steps: updates of the phase.
+        peak: highest learning rate.
+        index: number of the phase; only the first one warms up.
+        name: shown in the log.
+    """
     per_epoch = min(config.eval_every_steps, steps)
     draws = per_epoch * config.batch_size
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
@@ -412,10 +396,16 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     objective: StudentObjective
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """Return the phase on the given labels; later ones, if any, are decided during training."""
+        first = self.phase(0, rows)
+        assert first is not None
+        return (first,)
+
+    def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the single phase, which repeats labeled images next to unlabeled ones in each batch."""
-        self._rows, config, labels = rows, self.config, self.data.labels
-        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
-        return (student_phase(config, labels, self.objective.views(), drawn, steps=config.steps, peak=config.lr),)
+        self._rows, config = rows, self.config
+        pace = student_pace(config, steps=config.steps, peak=config.lr)
+        return None if index else student_phase(config, pace, self.data.labels, rows, self.objective.views())
 
     @property
     def runs_teacher(self) -> bool:

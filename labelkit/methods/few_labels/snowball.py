@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.growth import (
-    GrownPhase,
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
@@ -41,7 +40,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    labeled_streams,
     student_pace,
     student_phase,
     student_views,
@@ -68,8 +66,8 @@ def growth_rules(config: SnowballConfig) -> GrowthRules:
     return GrowthRules(GROWTH_FACTOR, config.cap, config.generations)
 
 
-def planned_phases(config: SnowballConfig, given: int, images: int) -> list[GrownPhase]:
-    """Return the phases of a run, assuming that every generation reaches its full size.
+def planned_phases(config: SnowballConfig, given: int, images: int) -> list[tuple[int, int]]:
+    """Return labels and updates of each phase, assuming that every generation reaches its full size.
 
     Args:
         config: the options.
@@ -77,10 +75,10 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
         images: all.
     """
     sizes, length = growth_rules(config).sizes(given, images), config.phase_steps
-    later = [GrownPhase(labels, length) for _ in range(config.generations) for labels in sizes]
+    later = [(labels, length) for _ in range(config.generations) for labels in sizes]
     if config.max_steps is not None:
         later = later[: max(0, (config.max_steps - config.steps) // length)]
-    return [GrownPhase(given, config.steps), *later]
+    return [(given, config.steps), *later]
 
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
@@ -161,31 +159,24 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
 
-    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the original labels, since later phases are decided during training."""
-        first = self.phase(0, rows)
-        assert first is not None
-        return (first,)
-
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return phase ``index``, in which labeled and discovered images are mixed with all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        drawn = labeled_streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        peak, views = peak_rate(config, index), self.objective.views()
-        return student_phase(config, labels, views, drawn, steps=steps, peak=peak, index=index, name=name)
+        pace = student_pace(config, steps=steps, peak=peak_rate(config, index), index=index, name=name)
+        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
 
     @classmethod
     def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:
         """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         return tuple(
-            student_pace(config, steps=phase.steps, peak=peak_rate(config, index), index=index, name=phase.name)
-            for index, phase in enumerate(phases)
+            student_pace(config, steps=steps, peak=peak_rate(config, index), index=index, name=f"{labels:,} labels")
+            for index, (labels, steps) in enumerate(phases)
         )
 
     @classmethod
@@ -193,7 +184,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         """Return the schedules of the number of labels, the EMA decays and the loss weight."""
         phases = planned_phases(config, size.known_labels(), size.known_images())
         found: dict[str, Scheduled] = {
-            "labels": lambda now: float(phases[now.phase].labels),
+            "labels": lambda now: float(phases[now.phase][0]),
             "ema_decay": lambda now: average_decays(config, now.phase_steps, now.step + 1)[0],
         }
         if config.master:
@@ -211,7 +202,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
     def planned_steps(self) -> int:
         """Return the number of updates of a run in which every generation reaches its full size."""
         given = self.growth.given
-        return sum(phase.steps for phase in planned_phases(self.config, int((given >= 0).sum()), len(given)))
+        return sum(steps for _, steps in planned_phases(self.config, int((given >= 0).sum()), len(given)))
 
     def on_train_start(self, state: TrainState) -> None:
         """Make the networks equal, and warn if there is nothing to discover."""

@@ -127,7 +127,11 @@ class SpatialAssembly(nn.Module):
             nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
         self.context = nn.Linear(width, width)
-        self.votes = _Votes(width, n)
+        layer = nn.Conv2d(width, n, 1)
+        nn.init.zeros_(layer.weight)
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+        self.votes = nn.ModuleDict({"layer": layer})  # of each position, from its own features
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
         """Return the assembled maps and their assembly weights."""
@@ -152,8 +156,8 @@ class SpatialAssembly(nn.Module):
         hidden = self.stem(maps)
         hidden = self.spatial(torch.cat([hidden, self._coordinates(hidden)], dim=1))
         hidden = hidden + torch.relu(self.context(hidden.mean(dim=(2, 3))))[:, :, None, None]
-        votes: Tensor = self.votes(hidden)
-        return votes
+        votes: Tensor = self.votes["layer"](hidden)
+        return votes.flatten(2).transpose(1, 2)
 
     def _coordinates(self, like: Tensor) -> Tensor:
         """Column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
@@ -161,22 +165,6 @@ class SpatialAssembly(nn.Module):
         x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
         y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
         return torch.stack([x.expand(h, w), y[:, None].expand(h, w)]).expand(len(like), -1, -1, -1)
-
-
-class _Votes(nn.Module):
-    """1x1 convolution that predicts the votes of each position from its own features."""
-
-    def __init__(self, width: int, n: int) -> None:
-        super().__init__()
-        self.layer = nn.Conv2d(width, n, 1)
-        nn.init.zeros_(self.layer.weight)
-        assert self.layer.bias is not None
-        nn.init.zeros_(self.layer.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map features (b, m, h, w) to votes (b, n, n)."""
-        votes: Tensor = self.layer(hidden)
-        return votes.flatten(2).transpose(1, 2)
 
 
 # With --precision fp16 gradients of the predictor pass through half precision before any scaling of the loss.
@@ -292,12 +280,7 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
         )
     if config.coherence_weight > 0:
         terms["coherence"] = assembly_coherence(seen.weights, seen.maps).mean()
-    weights = {
-        "entropy": config.entropy_weight,
-        "correlation": config.correlation_weight,
-        "coherence": config.coherence_weight,
-    }
-    return {name: term for name, term in terms.items() if weights[name] > 0}
+    return {name: term for name, term in terms.items() if getattr(config, f"{name}_weight") > 0}
 
 
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:

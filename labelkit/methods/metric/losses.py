@@ -6,7 +6,6 @@ image with its own copy in the memory are left out before anything is mined, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,32 +55,6 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
     return positive & (similarities - epsilon < hardest), negative & (similarities + epsilon > easiest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Anchors and references with masks of positive and negative pairs.
-
-    Attributes:
-        anchors: (b, d) unit rows.
-        labels: (b,) int64.
-        reference: (r, d) unit rows.
-        reference_labels: (r,) int64.
-        positive: (b, r) bool, of one class.
-        negative: (b, r) bool, of different classes.
-    """
-
-    anchors: Tensor
-    labels: Tensor
-    reference: Tensor
-    reference_labels: Tensor
-    positive: Tensor
-    negative: Tensor
-
-    @property
-    def similarities(self) -> Tensor:
-        """Return the cosines (b, r) of anchors and references."""
-        return self.anchors @ self.reference.T
-
-
 class _PairLoss(nn.Module):
     """Base of losses on pairs of a batch, or of a batch and references, with shapes of `MultiSimilarityLoss`."""
 
@@ -100,14 +73,30 @@ class _PairLoss(nn.Module):
     ) -> Tensor:
         """Return the loss of embeddings against the batch or the references."""
         with without_autocast(embeddings):
-            return self.of_pairs(_pairs(self.epsilon, embeddings, labels, reference, reference_labels, own))
+            anchors = F.normalize(promote(embeddings), dim=1)
+            if reference is None:
+                reference, reference_labels = anchors, labels
+                own = torch.arange(len(labels), device=labels.device)
+            else:
+                reference = F.normalize(promote(reference), dim=1)
+            if reference_labels is None:
+                raise ValueError("a reference needs reference_labels")
+            positive, negative = reference_pairs(labels, reference_labels, own)
+            if self.epsilon is not None:
+                with torch.no_grad():
+                    positive, negative = hard_pairs(anchors @ reference.T, positive, negative, self.epsilon)
+            if self.loss is None or anchors.device.type != "cpu":
+                return self.of_similarities(anchors @ reference.T, positive, negative)
+            found = (*torch.where(positive), *torch.where(negative))
+            if not any(len(part) for part in found):
+                return anchors.sum() * 0
+            # the library takes a single pair for none; the same pair twice changes no sum over a mask and no mean
+            found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
+            value: Tensor = self.loss(anchors, labels, found, reference, reference_labels)
+            return value
 
-    def of_pairs(self, pairs: _Pairs) -> Tensor:
-        """Return the loss of the pairs, computed by pytorch-metric-learning on a CPU."""
-        return _by_library(self.loss, pairs) if pairs.anchors.device.type == "cpu" else self.on_gpu(pairs)
-
-    def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
+    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the loss of cosines (b, r) with masks (b, r) of pairs; the library's, if any, up to rounding."""
         raise NotImplementedError
 
 
@@ -147,14 +136,14 @@ class MultiSimilarityLoss(_PairLoss):
         self.loss = Library(alpha=alpha, beta=beta, base=base)
         self.epsilon = epsilon
 
-    def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
+    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the loss of cosines (b, r) with masks (b, r) of pairs, equal to the library's up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
             for values, mask, sharpness in (
-                (alpha * (base - pairs.similarities), pairs.positive, alpha),
-                (beta * (pairs.similarities - base), pairs.negative, beta),
+                (alpha * (base - similarities), positive, alpha),
+                (beta * (similarities - base), negative, beta),
             )
         ]
         loss: Tensor = (sums[0] + sums[1]).mean()
@@ -185,10 +174,10 @@ class MemoryContrastiveLoss(_PairLoss):
         super().__init__()
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
-    def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the loss of the pairs on a GPU, equal to the library's up to rounding."""
-        attracted = (self.loss.pos_margin - pairs.similarities).relu() * pairs.positive
-        repelled = (pairs.similarities - self.loss.neg_margin).relu() * pairs.negative
+    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the loss of cosines (b, r) with masks (b, r) of pairs, equal to the library's up to rounding."""
+        attracted = (self.loss.pos_margin - similarities).relu() * positive
+        repelled = (similarities - self.loss.neg_margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
         loss: Tensor = means[0] + means[1]
         return loss
@@ -236,22 +225,22 @@ class ContrastiveBayesianLoss(_PairLoss):
         super().__init__()
         if min(scales) <= 0 or not 0 <= positive_share <= 1:
             raise ValueError(f"scales must be positive and positive_share in [0, 1], got {scales}, {positive_share}")
+        self.loss = None  # not in the library
         self.variance_weight, self.points, self.scales = variance_weight, points, scales
         self.positive_share, self.margin = positive_share, epsilon
 
-    def of_pairs(self, pairs: _Pairs) -> Tensor:
-        """Return the loss of the pairs."""
-        similarities = pairs.similarities
+    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the loss of cosines (b, r) with masks (b, r) of pairs."""
         with torch.no_grad():
-            hard = hard_pairs(similarities, pairs.positive, pairs.negative, self.margin)
+            hard = hard_pairs(similarities, positive, negative, self.margin)
         signs = (-1.0, 1.0)
         sums = [
             F.pad((sign * (similarities - point) / scale).masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(1)
             for sign, point, scale, mask in zip(signs, self.points, self.scales, hard, strict=True)
         ]
-        attracted, repelled = (_row_mean(similarities, mask) for mask in (pairs.positive, pairs.negative))
+        attracted, repelled = (_row_mean(similarities, mask) for mask in (positive, negative))
         middle = self.positive_share * attracted + (1 - self.positive_share) * repelled
-        variance = _row_mean((similarities - middle[:, None]) ** 2, pairs.negative)
+        variance = _row_mean((similarities - middle[:, None]) ** 2, negative)
         counts = hard[0].any(1) & hard[1].any(1)
         each = sums[0] + sums[1] + self.variance_weight * variance
         return torch.where(counts, each, 0.0).mean()
@@ -339,42 +328,6 @@ class NormalizedSoftmaxLoss(nn.Module):
             return loss
 
 
-def _pairs(
-    epsilon: float | None,
-    embeddings: Tensor,
-    labels: Tensor,
-    reference: Tensor | None,
-    reference_labels: Tensor | None,
-    own: Tensor | None,
-) -> _Pairs:
-    """Choose pairs."""
-    anchors = F.normalize(promote(embeddings), dim=1)
-    if reference is None:
-        reference, reference_labels = anchors, labels
-        own = torch.arange(len(labels), device=labels.device)
-    else:
-        if reference_labels is None:
-            raise ValueError("a reference needs reference_labels")
-        reference = F.normalize(promote(reference), dim=1)
-    assert reference_labels is not None
-    positive, negative = reference_pairs(labels, reference_labels, own)
-    if epsilon is not None:
-        with torch.no_grad():
-            positive, negative = hard_pairs(anchors @ reference.T, positive, negative, epsilon)
-    return _Pairs(anchors, labels, reference, reference_labels, positive, negative)
-
-
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of each row where the mask is set, (b,); 0 where it is nowhere."""
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
-
-
-def _by_library(loss: nn.Module, pairs: _Pairs) -> Tensor:
-    """Call the library's loss on the pairs."""
-    found = (*torch.where(pairs.positive), *torch.where(pairs.negative))
-    if not any(len(part) for part in found):
-        return pairs.anchors.sum() * 0
-    # the library takes a single pair for none; the same pair twice changes no sum over a mask and no mean
-    found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
-    value: Tensor = loss(pairs.anchors, pairs.labels, found, pairs.reference, pairs.reference_labels)
-    return value

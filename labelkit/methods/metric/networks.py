@@ -63,7 +63,6 @@ class CBAM(nn.Module):
 
 
 Pool = Literal["avg", "max", "avg+max"]
-BuildAssembly = Callable[[int, tuple[int, int]], SpatialAssembly]
 # Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
 _NO_EFFECT = 1e-4
 
@@ -153,16 +152,18 @@ class MetricNetwork(BackboneNetwork):
             )
         return maps.shape[1], maps.shape[2], maps.shape[3]
 
-    def insert_assembly(self, before: str, build: BuildAssembly) -> None:
+    def insert_assembly(self, before: str, *, width: int = 64, diagonal: float = 0.9, seed: int = 0) -> None:
         """Insert a spatial assembly module before a stage of the backbone.
 
         Args:
             before: name of the stage, e.g. ``layer4``.
-            build: channels and grid of the maps there to a module; its random numbers are the caller's business.
+            width: channels of the predictor.
+            diagonal: share that stays in place at first, in (0, 1).
+            seed: of its own initial values, so that the rest of the network starts as without it.
 
         Raises:
-            ConfigError: there is no such stage, it has no maps before it, or what follows does not see where features
-                are, so that an assembly would do nothing.
+            ConfigError: there is no such stage, it has no maps before it or too many positions, or what follows does
+                not see where features are, so that an assembly would do nothing.
         """
         stages = dict(self.backbone.net.named_modules())
         stages.pop("", None)
@@ -181,8 +182,16 @@ class MetricNetwork(BackboneNetwork):
                 f"this stage is frozen (frozen stages: {', '.join(frozen)})",
                 "Choose a later stage, or lower --freeze-stages.",
             )
-        channels, height, width = self._shape_before(before)
-        assembly = build(channels, (height, width))
+        channels, *grid = self._shape_before(before)
+        try:
+            with seeded_init(seed):
+                assembly = SpatialAssembly(channels, (grid[0], grid[1]), width=width, diagonal=diagonal)
+        except ValueError as error:
+            raise ConfigError(
+                "--san-before",
+                f"{before} of {self.backbone.info.name} has {grid[0]} x {grid[1]} positions: {error}",
+                "Choose a later stage or smaller images.",
+            ) from error
         self._check_effect(before)
         self.assembly = assembly
         stages[before].register_forward_pre_hook(self._assemble)

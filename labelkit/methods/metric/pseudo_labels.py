@@ -7,8 +7,7 @@ Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -24,36 +23,14 @@ MAX_ITERATIONS = 50
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterRecord:
-    """Cluster sizes, movement and inertia of one clustering.
-
-    Attributes:
-        min_count, median_count, max_count: images of a cluster.
-        singles: share of the clusters with one image.
-        moved: share of the images that did not go where most of their old cluster went; 0 at the first clustering.
-        inertia: mean squared distance to the centroids, of what was clustered.
-    """
-
-    min_count: int
-    median_count: float
-    max_count: int
-    singles: float
-    moved: float
-    inertia: float
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the values as floats by name, for the log."""
-        return {name: float(value) for name, value in asdict(self).items()}
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return warnings about clusters of one image and unstable clusters."""
-        found = []
-        if self.singles > MANY_SINGLES:
-            found.append(f"{percent(self.singles)} % of the clusters have one image: lower --num-clusters")
-        if self.moved > MANY_MOVED:
-            found.append(f"{percent(self.moved)} % of the images moved to another cluster: labels are not stable")
-        return tuple(found)
+def cluster_warnings(record: Mapping[str, float]) -> tuple[str, ...]:
+    """Return warnings about clusters of one image and unstable clusters, from what a clustering logs."""
+    found = []
+    if record["singles"] > MANY_SINGLES:
+        found.append(f"{percent(record['singles'])} % of the clusters have one image: lower --num-clusters")
+    if record["moved"] > MANY_MOVED:
+        found.append(f"{percent(record['moved'])} % of the images moved to another cluster: labels are not stable")
+    return tuple(found)
 
 
 class PseudoLabels(nn.Module):
@@ -102,7 +79,7 @@ class PseudoLabels(nn.Module):
         *,
         is_main: bool = True,
         total: Callable[[Tensor], Tensor] = lambda value: value,
-    ) -> ClusterRecord:
+    ) -> dict[str, float]:
         """Cluster the images on the main process and share the result with all processes.
 
         Args:
@@ -152,14 +129,14 @@ class PseudoLabels(nn.Module):
         self.cluster_ids.fill_(-1)
         self.cluster_ids[torch.from_numpy(rows)] = ids.to(self.cluster_ids.device)
         self.epoch.fill_(epoch)
-        return ClusterRecord(
-            min_count=int(counts.min()),
-            median_count=float(np.median(counts)),
-            max_count=int(counts.max()),
-            singles=float((counts == 1).mean()),
-            moved=moved,
-            inertia=float(inertia) / len(rows),
-        )
+        return {
+            "min_count": float(counts.min()),
+            "median_count": float(np.median(counts)),
+            "max_count": float(counts.max()),
+            "singles": float((counts == 1).mean()),
+            "moved": moved,
+            "inertia": float(inertia) / len(rows),
+        }
 
 
 def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
@@ -176,21 +153,6 @@ def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float
     pairs, counts = np.unique(np.stack([before[known], after[known]], axis=1), axis=0, return_counts=True)
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
     return 1.0 - float(np.maximum.reduceat(counts, starts).sum()) / int(known.sum())
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryView:
-    """Content of the memory bank after a batch was added.
-
-    Attributes:
-        embeddings: (r, d), no gradient.
-        rows: (r,) int64, rows of the data set.
-        own: (b,) int64, entries that the last batch became.
-    """
-
-    embeddings: Tensor
-    rows: Tensor
-    own: Tensor
 
 
 class MemoryBank(nn.Module):
@@ -211,8 +173,6 @@ class MemoryBank(nn.Module):
 
     def __init__(self, size: int, embed_dim: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size must be positive, got {size}")
         self.embeddings: Tensor = nn.Buffer(torch.zeros(size, embed_dim))
         self.rows: Tensor = nn.Buffer(torch.full((size,), -1, dtype=torch.int64))
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
@@ -225,12 +185,16 @@ class MemoryBank(nn.Module):
         return len(self.rows)
 
     @torch.no_grad()
-    def remember(self, embeddings: Tensor, rows: Tensor) -> MemoryView:
+    def remember(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the oldest entries by a batch and return the content of the memory.
 
         Args:
             embeddings: (b, d) of the whole batch, over all processes; b at most q.
             rows: (b,) int64.
+
+        Returns:
+            embeddings (r, d), without gradient; (r,) int64 rows of the data set; and (b,) int64, entries that this
+            batch became.
 
         Raises:
             ValueError: the batch is larger than the memory.
@@ -246,7 +210,7 @@ class MemoryBank(nn.Module):
         else:
             self._filled = min(self._filled + len(rows), len(self))
         # copies: the next batch overwrites entries that this one's backward pass still needs
-        return MemoryView(self.embeddings[: self._filled].clone(), self.rows[: self._filled].clone(), own)
+        return self.embeddings[: self._filled].clone(), self.rows[: self._filled].clone(), own
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:

@@ -18,7 +18,7 @@ from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.methods.metric.pseudo_labels import PseudoLabels, cluster_warnings
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
@@ -90,8 +90,8 @@ def update_pseudo_labels(
     record = labels.renew(
         points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
     )
-    state.log("pseudo-labels", record.to_dict())
-    for warning in record.warnings():
+    state.log("pseudo-labels", record)
+    for warning in cluster_warnings(record):
         state.warn(f"warning: {warning}")
     return embeddings
 

@@ -29,7 +29,6 @@ from labelkit.data.samplers import balanced_draws
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
-    SpatialAssembly,
     assembly_coherence,
     assembly_terms,
     normalized_terms,
@@ -83,7 +82,9 @@ class SAN(MetricMethod[SANConfig]):
         super().__init__(config, data)
         self.network = build_metric_network(config, data)
         if config.san:
-            insert_assembly(self.network, config)
+            self.network.insert_assembly(
+                config.san_before, width=config.san_width, diagonal=config.san_diagonal, seed=config.seed + 3
+            )
         self.clusters: PseudoLabels | None = None
         if config.mode == "unsupervised":
             self.clusters = pseudo_labels(config, data, self.network.embed_dim)
@@ -179,10 +180,10 @@ class SAN(MetricMethod[SANConfig]):
         logs[config.loss] = loss.detach()
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
-            seen = self.memory.remember(keys, rows)
+            kept, kept_rows, own = self.memory.remember(keys, rows)
             weight = memory_weight(config, state.epoch)
             if weight:
-                remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
+                remembered = self.memory_loss(embeddings, labels, kept, self._labels_of(kept_rows), own)
                 loss = loss + weight * remembered
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
@@ -285,28 +286,6 @@ def singleton_class_warning(data: DataInfo) -> str | None:
     if share <= MANY_LONE:
         return None
     return f"warning: {percent(share)} % of the classes have one image, which is repeated and has no other positives"
-
-
-def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
-    """Insert the assembly module of the options into a network.
-
-    Raises:
-        ConfigError: a stage that is not there or does nothing, or numbers that do not fit its maps.
-    """
-
-    def build(channels: int, grid: tuple[int, int]) -> SpatialAssembly:
-        # numbers of its own, so that the rest of the network starts as without it
-        with seeded_init(config.seed + 3):
-            try:
-                return SpatialAssembly(channels, grid, width=config.san_width, diagonal=config.san_diagonal)
-            except ValueError as error:
-                raise ConfigError(
-                    "--san-before",
-                    f"{config.san_before} of {config.backbone} has {grid[0]} x {grid[1]} positions: {error}",
-                    "Choose a later stage or smaller images.",
-                ) from error
-
-    network.insert_assembly(config.san_before, build)
 
 
 class AssemblyDiagnostics:

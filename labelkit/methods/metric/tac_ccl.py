@@ -229,10 +229,10 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         """Multi-similarity loss of the whole batch, equal on every process."""
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids
-        memory = self.memory.remember(embeddings, rows)
+        kept, kept_rows, own = self.memory.remember(embeddings, rows)
         loss: Tensor
         if self._use_memory:
-            loss = self.pair_loss(embeddings, ids[rows], memory.embeddings, ids[memory.rows], memory.own)
+            loss = self.pair_loss(embeddings, ids[rows], kept, ids[kept_rows], own)
         else:
             loss = self.pair_loss(embeddings, ids[rows])
         return loss

@@ -7,7 +7,6 @@ ties, classes without an image and the times are ours (specification 3.4).
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -21,25 +20,6 @@ from labelkit.training.timing import Moment
 UNSEEN_PULL = 1e-3
 # Mean gain for which classes are moved; below it a tie decides.
 SMALLEST_GAIN = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentRecord:
-    """Objective, number of changes and time of one assignment of classes to prototypes.
-
-    Attributes:
-        objective: mean cosine of class means and their prototypes, over the classes.
-        changed: classes that have another prototype than before.
-        seconds: time it took.
-    """
-
-    objective: float
-    changed: int
-    seconds: float
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the values as floats by name, for the log."""
-        return {name: float(value) for name, value in asdict(self).items()}
 
 
 def is_due(state: Moment, updates_per_epoch: float) -> bool:
@@ -73,8 +53,12 @@ def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
 
 
 @torch.no_grad()
-def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
+def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     """Reassign classes to prototypes to maximize the sum of their cosines with the class means.
+
+    Returns:
+        Values for the log: ``objective``, mean cosine of class means and their prototypes, over the classes;
+        ``changed``, classes that have another prototype than before; ``seconds``, time it took.
 
     Raises:
         ValueError: a class mean is not finite; the message names the class.
@@ -89,8 +73,8 @@ def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
     told = state.combine(torch.from_numpy(columns), "sum")
     objective = state.combine(torch.tensor(value, dtype=torch.float32), "sum")
     head.assignment.copy_(told)
-    changed = int((told.cpu().numpy() != before).sum())
-    return AssignmentRecord(float(objective) / len(before), changed, time.perf_counter() - started)
+    changed = float((told.cpu().numpy() != before).sum())
+    return {"objective": float(objective) / len(before), "changed": changed, "seconds": time.perf_counter() - started}
 
 
 def similarities(head: PrototypeHead) -> NDArray[np.float64]:

@@ -55,12 +55,8 @@ def separated_prototypes(
         (c, d) float32, rows of length 1.
 
     Raises:
-        ValueError: a number is out of range, or a word vector has length 0.
+        ValueError: a word vector has length 0.
     """
-    if num_prototypes < 2 or dim < 2:
-        raise ValueError(f"num_prototypes and dim must be >= 2, got {num_prototypes} and {dim}")
-    if iterations < 1 or not lr > 0:
-        raise ValueError(f"iterations must be >= 1 and lr > 0, got {iterations} and {lr}")
     similar = None if words is None else _cosines(words, num_prototypes)
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

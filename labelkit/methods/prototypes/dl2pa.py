@@ -37,13 +37,13 @@ from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo, MixedBatch
-from labelkit.methods.prototypes.assignment import AssignmentRecord, assignments_made, is_due, reassign
+from labelkit.methods.prototypes.assignment import assignments_made, is_due, reassign
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
-from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.timing import RunSize, Scheduled
 
@@ -63,7 +63,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         self.inner_product = InnerProductLoss(config.reduction)
         self.cross_entropy = WeightedCrossEntropy()
         self._scale = 1.0
-        self._records: list[AssignmentRecord] = []
+        self._records: list[dict[str, float]] = []
 
     @classmethod
     def scheduled(cls, config: DL2PAConfig, size: RunSize) -> Mapping[str, Scheduled]:
@@ -98,7 +98,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         if config.reassign and is_due(state, config.updates_per_epoch):
             record = reassign(self.network.head, state)
             self._records.append(record)
-            state.log("assignment", record.to_dict())
+            state.log("assignment", record)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss against the prototypes of the classes, and update the class means."""
@@ -116,20 +116,18 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         records, self._records = self._records, []
         metrics = {"classes_without_image": float((self.network.head.seen == 0).sum())}
         if self.config.reassign:
-            metrics["assignment/changed"] = float(sum(record.changed for record in records))
+            metrics["assignment/changed"] = float(sum(record["changed"] for record in records))
         if records:
-            metrics["assignment/objective"] = records[-1].objective
+            metrics["assignment/objective"] = records[-1]["objective"]
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
         """Return the assignments of the running epoch."""
-        return {"records": [record.to_dict() for record in self._records]}
+        return {"records": self._records}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""
-        self._records = [
-            AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
-        ]
+        self._records = list(state["records"])
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return how many classes moved to another prototype, for the progress line."""

@@ -129,7 +129,7 @@ def load_or_separate(
         say: is told what the user may want to know.
 
     Raises:
-        ValueError: a number is out of range, or a word vector has length 0.
+        ValueError: a word vector has length 0.
     """
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": seed}
     if words is not None:

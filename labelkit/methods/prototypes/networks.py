@@ -25,9 +25,6 @@ class PrototypeHead(nn.Module):
         - embeddings: ``(b, d)`` float of any length.
         - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1].
 
-    Raises:
-        ValueError: fewer prototypes than classes.
-
     Attributes:
         prototypes: (k, d) unit rows; zeros until they are set.
         assignment: (c,) int64, prototype of each class, all different.
@@ -39,8 +36,6 @@ class PrototypeHead(nn.Module):
     def __init__(self, num_classes: int, dim: int, num_prototypes: int | None = None) -> None:
         super().__init__()
         k = num_classes if num_prototypes is None else num_prototypes
-        if k < num_classes:
-            raise ValueError(f"{k} prototypes for {num_classes} classes")
         self.num_classes = num_classes
         self.prototypes: Tensor = nn.Buffer(torch.zeros(k, dim))
         self.assignment: Tensor = nn.Buffer(torch.arange(num_classes))

@@ -19,7 +19,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.methods.prototypes.losses import UniformityLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.options import SoftmaxConfig
 from labelkit.methods.prototypes.recipe import LabeledClassifier
-from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput
 
 

@@ -162,30 +162,25 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
         DatasetError: a class has no vector, or several; a line is damaged.
         ResourceError: the file cannot be read.
     """
-    wanted: dict[str, list[str]] = {}
-    for name in names:
-        wanted.setdefault(_plain(name), []).append(name)
-    exact: dict[str, NDArray[np.float64]] = {}
-    alike: dict[str, dict[str, NDArray[np.float64]]] = {}
+    wanted = {_plain(name) for name in names}
+    spelled: dict[str, dict[str, NDArray[np.float64]]] = {}  # vectors by plain name, then as it is written
+    exact = {name.replace(" ", "_") for name in names}
     try:
         with open_regular(path) as file:
             for number, word, numbers in _lines(file, path):
-                plain = _plain(word)
-                if plain not in wanted:
-                    continue
-                vector = _vector(numbers, f"{path}: line {number}")
-                for name in wanted[plain]:
-                    if word == name.replace(" ", "_"):
-                        _check_new(exact, name, path, number)
-                        exact[name] = vector
-                alike.setdefault(plain, {}).setdefault(word, vector)
+                same = spelled.setdefault(_plain(word), {}) if _plain(word) in wanted else {}
+                if word in same and word in exact:
+                    problem = f"has a second vector for {word}"
+                    raise DatasetError(f"{path}: line {number}", problem, "Keep only one.")
+                if _plain(word) in wanted:
+                    same.setdefault(word, _vector(numbers, f"{path}: line {number}"))
     except NotRegularError as error:
         raise DatasetError(str(path), "is not a regular file", "Pass a text file of named vectors.") from error
     except OSError as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
             raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
         raise resource_error(error, str(path)) from error
-    found = [exact[name] if name in exact else _only(alike.get(_plain(name), {}), name, path) for name in names]
+    found = [_one(spelled.get(_plain(name), {}), name, path) for name in names]
     missing = [name for name, vector in zip(names, found, strict=True) if vector is None]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
@@ -220,16 +215,12 @@ def _vector(numbers: bytes, where: str) -> NDArray[np.float64]:
     return vector
 
 
-def _check_new(found: dict[str, NDArray[np.float64]], name: str, path: Path, number: int) -> None:
-    if name in found:
-        raise DatasetError(f"{path}: line {number}", f"has a second vector for {name}", "Keep only one.")
-
-
-def _only(vectors: dict[str, NDArray[np.float64]], name: str, path: Path) -> NDArray[np.float64] | None:
-    """The single vector of a name that is written otherwise; ``None`` if there is none."""
-    if len(vectors) > 1:
+def _one(vectors: dict[str, NDArray[np.float64]], name: str, path: Path) -> NDArray[np.float64] | None:
+    """The vector of a name, else the single one of a name that is written otherwise; ``None`` if there is none."""
+    word = name.replace(" ", "_")
+    if word not in vectors and len(vectors) > 1:
         raise DatasetError(str(path), f"has several vectors for {name}: {', '.join(sorted(vectors))}", "Keep only one.")
-    return next(iter(vectors.values()), None)
+    return vectors.get(word, next(iter(vectors.values()), None))
 
 
 def _plain(name: str) -> str:

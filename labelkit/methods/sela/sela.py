@@ -37,13 +37,13 @@ from labelkit.methods.sela.losses import MultiHeadCrossEntropy
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
-    SolveRecord,
     optimization_times,
+    solve_warnings,
     take_labels,
     times_until,
 )
 from labelkit.models.backbones.frozen_stages import ReusablePart
-from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
@@ -82,7 +82,7 @@ class SeLa(Method[SeLaConfig]):
         self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
-        self._records: list[SolveRecord] = []
+        self._records: list[dict[str, Any]] = []
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
@@ -133,19 +133,19 @@ class SeLa(Method[SeLaConfig]):
         metrics = {"optimizations": float(self.labels.num_optimizations)}
         if records:
             for name in ("churn", "marginal_error", "iterations", "cost"):
-                metrics[f"labels/{name}"] = float(np.mean([getattr(record, name) for record in records]))
-            metrics["labels/min_count"] = min(record.min_count for record in records)
-            metrics["labels/max_count"] = max(record.max_count for record in records)
-            metrics["labels/empty_clusters"] = sum(record.empty_clusters for record in records)
+                metrics[f"labels/{name}"] = float(np.mean([record[name] for record in records]))
+            metrics["labels/min_count"] = min(record["min_count"] for record in records)
+            metrics["labels/max_count"] = max(record["max_count"] for record in records)
+            metrics["labels/empty_clusters"] = sum(record["empty_clusters"] for record in records)
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
         """Return the records of the running epoch's optimizations."""
-        return {"records": [record.to_dict() for record in self._records]}
+        return {"records": self._records}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""
-        self._records = [SolveRecord(**record) for record in state["records"]]
+        self._records = list(state["records"])
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the pseudo-labels of every head by name."""
@@ -196,8 +196,8 @@ class SeLa(Method[SeLaConfig]):
             layer = self.network.heads[head]
             record = self.labels.renew(head, features, rows, layer, self.config, state)
             self._records.append(record)
-            state.log("labels", record.to_dict())
-            for kind, warning in record.warnings(self.config.solver_tolerance).items():
+            state.log("labels", record)
+            for kind, warning in solve_warnings(record, self.config.solver_tolerance).items():
                 if (head, kind) not in self._warned:  # the log has every one
                     self._warned.add((head, kind))
                     state.warn(f"warning: {warning}")

@@ -9,10 +9,9 @@ Pseudo-labels of a finished run, for a second stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,54 +32,19 @@ SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class SolveRecord:
-    """Statistics of one label optimization of one head.
-
-    Attributes:
-        head: which one.
-        iterations: passes over the scores.
-        marginal_error: sum of the absolute differences between shares reached and asked for.
-        converged: whether that is below the tolerance.
-        cost: mean of -log p of the new labels, nats.
-        churn: share of labels that changed.
-        min_count, max_count: images of the smallest and the largest cluster.
-        empty_clusters: clusters without an image.
-        dead: all images have the same logits, so that ties decide.
-    """
-
-    head: int
-    iterations: int
-    marginal_error: float
-    converged: bool
-    cost: float
-    churn: float
-    min_count: int
-    max_count: int
-    empty_clusters: int
-    dead: bool
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the values by name, for the log."""
-        return {name: value for name, value in asdict(self).items()}
-
-    def warnings(self, tolerance: float) -> dict[str, str]:
-        """Return warnings about the solution by subject, given the marginal error that was asked for."""
-        found = {}
-        if self.dead:
-            found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
-        reached = f"marginal error {self.marginal_error:.2g} after {self.iterations} passes"
-        if self.empty_clusters:
-            found["empty"] = (
-                f"head {self.head} has {self.empty_clusters} clusters without an image: lower --num-clusters"
-            )
-        if self.marginal_error > SLOW_ERROR and self.iterations >= SLOW_ITERATIONS:
-            found["far"] = f"labels of head {self.head} are far from balance ({reached}): lower --lam"
-        elif not self.converged:
-            found["not converged"] = (
-                f"labels of head {self.head}: {reached}, asked for {tolerance:g}; they are used as they are"
-            )
-        return found
+def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
+    """Return warnings about a label optimization by subject, given the marginal error that was asked for."""
+    found, head = {}, record["head"]
+    if record["dead"]:
+        found["dead"] = f"head {head} gives all images the same logits, so that its labels are arbitrary"
+    reached = f"marginal error {record['marginal_error']:.2g} after {record['iterations']} passes"
+    if record["empty_clusters"]:
+        found["empty"] = f"head {head} has {record['empty_clusters']} clusters without an image: lower --num-clusters"
+    if record["marginal_error"] > SLOW_ERROR and record["iterations"] >= SLOW_ITERATIONS:
+        found["far"] = f"labels of head {head} are far from balance ({reached}): lower --lam"
+    elif not record["converged"]:
+        found["not converged"] = f"labels of head {head}: {reached}, asked for {tolerance:g}; they are used as they are"
+    return found
 
 
 def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
@@ -96,10 +60,8 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
         n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
 
     Raises:
-        ValueError: unknown kind, or a number below 1.
+        ValueError: unknown kind.
     """
-    if epochs < 1 or count < 1:
-        raise ValueError(f"epochs and count must be at least 1, got {epochs} and {count}")
     if count == 1:
         return (0.0,)
     formulas: dict[str, Callable[[int], float]] = {
@@ -208,7 +170,7 @@ class SelfLabels(nn.Module):
         layer: nn.Module,
         config: SeLaConfig,
         state: TrainState,
-    ) -> SolveRecord:
+    ) -> dict[str, Any]:
         """Optimize the labels of one head.
 
         Args:
@@ -218,6 +180,13 @@ class SelfLabels(nn.Module):
             layer: its ``Linear``, to (k,) logits.
             config: options of the solver.
             state: speaks to the other processes.
+
+        Returns:
+            Values for the log: ``head``; ``iterations``, passes over the scores; ``marginal_error``, sum of the
+            absolute differences between shares reached and asked for; ``converged``, whether that is below the
+            tolerance; ``cost``, mean of -log p of the new labels, nats; ``churn``, share of labels that changed;
+            ``min_count`` and ``max_count``, images of the smallest and the largest cluster; ``empty_clusters``; and
+            ``dead``: all images have the same logits, so that ties decide.
         """
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
@@ -242,18 +211,18 @@ class SelfLabels(nn.Module):
         # one more than the label, since a row that nobody has comes back as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
         churn, counts = self._replace(head, table)
-        return SolveRecord(
-            head=head,
-            iterations=result.num_iterations,
-            marginal_error=result.marginal_error,
-            converged=result.converged,
-            cost=result.cost,
-            churn=churn,
-            min_count=int(counts.min()),
-            max_count=int(counts.max()),
-            empty_clusters=int((counts == 0).sum()),
-            dead=bool((high - low).max() < DEAD_RANGE),
-        )
+        return {
+            "head": head,
+            "iterations": result.num_iterations,
+            "marginal_error": result.marginal_error,
+            "converged": result.converged,
+            "cost": result.cost,
+            "churn": churn,
+            "min_count": int(counts.min()),
+            "max_count": int(counts.max()),
+            "empty_clusters": int((counts == 0).sum()),
+            "dead": bool((high - low).max() < DEAD_RANGE),
+        }
 
     def _replace(self, head: int, table: Tensor) -> tuple[float, Tensor]:
         """Take (n,) new labels of a head; return the share that changed, and the (k,) images of each cluster."""

@@ -37,11 +37,6 @@ class FrozenStages:
     names: tuple[str, ...]
     shape: tuple[int, ...]
 
-    @property
-    def num_views(self) -> int | None:
-        """Return ``None``: any number of views can be cached, since views do not interact in the frozen stages."""
-        return None
-
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""
         return (self.names[-1],)

@@ -21,15 +21,17 @@ from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
-from labelkit.models.backbones.layouts import (
-    from_efficientnet_pytorch,
-    from_torchvision_mobilenet,
-    is_torchvision_mobilenet,
-)
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
-from labelkit.models.weights.files import LoadReport, load_weights_file, map_weights
+from labelkit.models.weights.files import (
+    LoadReport,
+    from_efficientnet_pytorch,
+    from_torchvision_mobilenet,
+    is_torchvision_mobilenet,
+    load_weights_file,
+    map_weights,
+)
 from labelkit.models.weights.published import crop_share, published_weights, timm_config
 from labelkit.models.whitening import Whitening
 
@@ -296,10 +298,10 @@ def _build_own(
         mean, std = shape.mean, shape.std
     elif name in SMALL_VITS:
         vit, url = SMALL_VITS[name], ""
-        size = image_size or vit.image_size
-        _check_patches(name, size, vit.patch_size)
+        size = image_size or vit["img_size"]
+        _check_patches(name, size, vit["patch_size"])
         net = build_small_vit(name, image_size=size, in_channels=in_channels, **options)
-        facts = {"feature_dim": vit.embed_dim, "pooling": "token", "num_prefix_tokens": 1, "depth": vit.depth}
+        facts = {"feature_dim": vit["embed_dim"], "pooling": "token", "num_prefix_tokens": 1, "depth": vit["depth"]}
         mean = std = (0.5, 0.5, 0.5)
     else:
         return None

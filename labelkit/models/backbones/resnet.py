@@ -166,12 +166,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
         width: channels of the first stage; doubled twice.
         shortcut: where a stage changes size: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
         in_channels: of the images.
-
-    Raises:
-        ValueError: no such depth.
     """
-    if depth < 8 or (depth - 2) % 6:
-        raise ValueError(f"depth is {depth}, must be 6 m + 2, at least 8")
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
     widths = (width, 2 * width, 4 * width)
     stages = build_stages(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,22 +22,12 @@ class UnsupportedBackboneError(ConfigError):
     """Error for a backbone whose architecture does not support the requested operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmallViT:
-    """Architecture of a small ViT for training from scratch."""
-
-    patch_size: int
-    embed_dim: int
-    depth: int
-    num_heads: int
-    image_size: int = 32
-
-
-SMALL_VITS = {
-    "vit_nano_p8_32": SmallViT(patch_size=8, embed_dim=48, depth=4, num_heads=4),
-    "vit_mini_p4_32": SmallViT(patch_size=4, embed_dim=192, depth=9, num_heads=3),
-    "vit_micro_p8_64": SmallViT(patch_size=8, embed_dim=64, depth=4, num_heads=4, image_size=64),
+SMALL_VITS: dict[str, dict[str, int]] = {
+    "vit_nano_p8_32": {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 4},
+    "vit_mini_p4_32": {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 9, "num_heads": 3},
+    "vit_micro_p8_64": {"img_size": 64, "patch_size": 8, "embed_dim": 64, "depth": 4, "num_heads": 4},
 }
+"""Small ViTs for training from scratch: options of timm's ``VisionTransformer``."""
 
 
 def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
@@ -55,17 +44,8 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
     """
     from timm.models import VisionTransformer
 
-    shape = SMALL_VITS[name]
-    net: nn.Module = VisionTransformer(
-        img_size=image_size or shape.image_size,
-        patch_size=shape.patch_size,
-        in_chans=in_channels,
-        num_classes=0,
-        embed_dim=shape.embed_dim,
-        depth=shape.depth,
-        num_heads=shape.num_heads,
-        **options,
-    )
+    shape: dict[str, Any] = SMALL_VITS[name] | ({} if image_size is None else {"img_size": image_size})
+    net: nn.Module = VisionTransformer(in_chans=in_channels, num_classes=0, **shape, **options)
     return net
 
 

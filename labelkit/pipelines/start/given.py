@@ -255,10 +255,11 @@ def _read_user_table(
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
     images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
-    if unknown := find_images_by_path(labels, texts, images).unknown:
+    _, unknown = find_images_by_path(labels, texts, images)
+    if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
-        were = find_paths(unknown, former, table=labels, root=dataset.root)
-        gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.places.items()]
+        were, _ = find_paths(unknown, former, table=labels, root=dataset.root)
+        gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, told
 

@@ -102,8 +102,8 @@ def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
     assert (params["confine"], params["count"], params["rounds"]) == (True, 9, 1)
     assert (params["label_source"], params["given"], params["score"]) == ("store", 9, "entropy")
     first = discover_critical(blob_rows(), LABELS, 9).per_class[0]
-    assert params["per_class_report"][0]["radius"] == first.radius
-    assert params["per_class_report"][0]["confined"] == first.confined
+    assert params["per_class_report"][0]["radius"] == first["radius"]
+    assert params["per_class_report"][0]["confined"] == first["confined"]
 
 
 def test_table_lists_images_by_rank(store: EmbeddingStore) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named import scenes
+from labelkit.data.named import generated, scenes
 from labelkit.data.named.generated import read_generated
 from labelkit.data.named.layouts import Count
 from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, scene_label
@@ -18,14 +19,16 @@ from labelkit.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     # drawing a hundred images takes a second
     monkeypatch.setattr("labelkit.data.named.generated._BLOCK", 4)
-    return tmp_path / "cache"
+    yield tmp_path / "cache"
+    generated._read_block.cache_clear()
 
 
 def listed(name: str, counts: dict[str, int]) -> ImageDataset:
+    generated._read_block.cache_clear()  # as in a new process
     spec = replace(DATASETS[name], num_images={split: Count(count) for split, count in ({"train": 0} | counts).items()})
     return read_generated(spec, Path(), False)
 

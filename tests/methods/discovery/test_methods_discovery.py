@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.splits import Classes, LabelSplit, given_split
 from labelkit.data.views.recipes import strong_view
 from labelkit.errors import ConfigError
-from labelkit.methods.discovery.recipe import TeacherTemperature
+from labelkit.methods.discovery.recipe import teacher_temperature
 
 Make = Callable[..., Any]
 BOTH = ["flipclass", "simgcd"]
@@ -229,14 +230,19 @@ def test_fewer_classes_than_have_labels_are_refused(make: Make, name: str) -> No
 # ---------------------------------------------------------------------- the temperature of the teacher
 
 
+def warmed_up(epochs: int) -> Any:
+    return SimpleNamespace(
+        teacher_temperature_start=0.07, teacher_temperature_final=0.04, teacher_warmup_epochs=30, epochs=epochs
+    )
+
+
 @pytest.mark.parametrize(
     ("epoch", "expected"), [(0, 0.07), (1, 0.068966), (15, 0.054483), (29, 0.04), (30, 0.04), (100, 0.04)]
 )
 def test_teacher_temperature_matches_the_worked_numbers(epoch: int, expected: float) -> None:
-    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=200)
-    assert schedule[epoch] == pytest.approx(expected, abs=5e-7)
+    assert teacher_temperature(warmed_up(epochs=200), epoch) == pytest.approx(expected, abs=5e-7)
 
 
 def test_teacher_temperature_reaches_its_end_in_a_run_shorter_than_the_warm_up() -> None:
-    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=4)
-    assert [schedule[epoch] for epoch in range(4)] == pytest.approx([0.07, 0.06, 0.05, 0.04])
+    found = [teacher_temperature(warmed_up(epochs=4), epoch) for epoch in range(4)]
+    assert found == pytest.approx([0.07, 0.06, 0.05, 0.04])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.methods.few_labels.composition import DiscriminationLoss, nearest_two
+from labelkit.methods.few_labels.composition import DiscriminationLoss
 from labelkit.methods.few_labels.losses import SquaredConsistency
 
 CENTROIDS = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
@@ -14,12 +14,6 @@ FEATURES = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [3.5, 0.5]])
 def loss_of(features: torch.Tensor) -> torch.Tensor:
     loss: torch.Tensor = DiscriminationLoss()(features, CENTROIDS)
     return loss
-
-
-def test_the_two_nearest_distances() -> None:
-    near, far = nearest_two(FEATURES, CENTROIDS)
-    torch.testing.assert_close(near.sqrt(), torch.tensor([1, 2, 1.414214, 0.707107]))
-    torch.testing.assert_close(far.sqrt(), torch.tensor([3, 2, 3.162278, 3.535534]))
 
 
 def test_the_ratio_of_four_features_their_mean_and_its_gradients() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.methods.few_labels.composition import ComposedNetwork
-from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from torch import nn
 

@@ -153,7 +153,7 @@ def test_digits_give_the_specified_rows(
     pixels, labels, truth = digits
     found = discover_critical(pixels, labels, 50, **options)
 
-    assert sum(report.confined for report in found.per_class) == confined
+    assert sum(report["confined"] for report in found.per_class) == confined
     assert int((found.labels != truth[found.indices]).sum()) == wrong
     assert int(found.indices.sum()) == index_sum
 
@@ -201,7 +201,7 @@ def test_a_row_whose_nearest_mean_and_soft_label_differ_is_not_taken() -> None:
 def test_disagreeing_rows_are_counted() -> None:
     rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.4]])
     found = discover_critical(rows, [0, 0, 1, 1, -1, -1, -1], 3, confine=False, balance="global")
-    assert [report.disagreeing for report in found.per_class] == [1, 0]
+    assert [report["disagreeing"] for report in found.per_class] == [1, 0]
     assert found.disagreement == pytest.approx(1 / 3)
     assert found.exhausted
 

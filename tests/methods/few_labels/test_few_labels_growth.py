@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, sync_discovery
+from labelkit.methods.few_labels.growth import NETWORKS, GrowthRules, LabelGrowth, sync_discovery
 from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.few_labels.recipe import recalibrate_bn
 from labelkit.methods.few_labels.snowball import PastFeatures
@@ -65,9 +65,11 @@ def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelG
     growth.add(discovery([7], [1]), "master")
     growth.next_generation()
     growth.add(discovery([7], [0]), "student")
-    found = [(s.sample_index, s.label, s.generation, s.iteration, s.network) for s in growth.samples()]
-    assert found == [(2, 1, 1, 1, "teacher"), (5, 0, 1, 1, "teacher"), (7, 1, 1, 2, "master"), (7, 0, 2, 1, "student")]
-    assert [s.score for s in growth.samples()] == [0, 0.25, 0, 0]
+    found, scores = growth.table()
+    teacher, master, student = (NETWORKS.index(name) for name in ("teacher", "master", "student"))
+    lines = [[2, 1, 1, 1, 1, teacher], [5, 0, 2, 1, 1, teacher], [7, 1, 1, 1, 2, master], [7, 0, 1, 2, 1, student]]
+    assert found.tolist() == lines
+    assert scores.tolist() == [0, 0.25, 0, 0]
     assert growth.labels().tolist() == [0, 1, -1, -1, -1, -1, -1, 0]
     assert growth.given.tolist() == [0, 1, -1, -1, -1, -1, -1, -1]
 

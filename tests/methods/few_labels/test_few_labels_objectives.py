@@ -13,8 +13,8 @@ from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
 from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks
-from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import slow_copy
+from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.training.method import TrainState
 from labelkit.training.schedules import GrowingWeight

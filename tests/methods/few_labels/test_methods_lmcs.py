@@ -73,7 +73,7 @@ def test_the_student_learns_one_discovery_later_and_everything_in_the_last_phase
     assert learned == [*range(found), found]
     assert setup.trainer.clock.step == 24
     last = method.phase(len(learned), setup.bank.rows).labels
-    assert (last >= 0).sum() == 20 + len(method.growth.samples())
+    assert (last >= 0).sum() == 20 + len(method.growth.table()[0])
 
 
 # ---------------------------------------------------------------------- the master

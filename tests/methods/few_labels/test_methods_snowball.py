@@ -13,6 +13,7 @@ import pytest
 import torch
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
+from labelkit.methods.few_labels.growth import NETWORKS
 from labelkit.methods.few_labels.mean_teacher import MeanTeacher
 from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig
 from labelkit.methods.few_labels.recipe import student_views
@@ -95,11 +96,10 @@ def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few
     assert (labels[given] == few.labels[given]).all()
     assert (growth.given == few.labels).all()
     assert int((labels >= 0).sum()) == 52
-    samples = growth.samples()
-    assert len({sample.sample_index for sample in samples}) == len(samples) == 32
-    assert [sample.iteration for sample in samples] == [1] * 20 + [2] * 12
-    assert {sample.network for sample in samples[:20]} == {"teacher"}
-    assert {sample.network for sample in samples[20:]} == {"master"}
+    found, _ = growth.table()
+    assert len(set(found[:, 0].tolist())) == len(found) == 32
+    assert found[:, 4].tolist() == [1] * 20 + [2] * 12
+    assert found[:, 5].tolist() == [NETWORKS.index("teacher")] * 20 + [NETWORKS.index("master")] * 12
 
 
 def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(

@@ -215,7 +215,7 @@ def test_rounds_are_single_discoveries_one_after_the_other() -> None:
     assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
     assert rounds.round.tolist() == [1] * 6 + [2] * 6
     assert sorted(rounds.rank[6:].tolist()) == list(range(7, 13))
-    assert [report.round for report in rounds.per_class] == [1] * 3 + [2] * 3
+    assert [report["round"] for report in rounds.per_class] == [1] * 3 + [2] * 3
 
 
 def test_shares_follow_the_given_labels_and_not_those_found() -> None:
@@ -225,13 +225,13 @@ def test_shares_follow_the_given_labels_and_not_those_found() -> None:
 
     found = discover_confident(rows, grown, 9, original=labels)
 
-    assert [report.quota for report in found.per_class] == [3, 3, 3]
+    assert [report["quota"] for report in found.per_class] == [3, 3, 3]
 
 
 def test_unbalanced_labels_give_unbalanced_shares() -> None:
     rows, labels = cloud(14, num_rows=60)
     labels[9:18] = 0  # 12 of class 0, 3 each of the others
-    assert [report.quota for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
+    assert [report["quota"] for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
 
 
 def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
@@ -241,7 +241,10 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
 
     assert short.indices.tolist() == [2, 3, 5]
     assert short.exhausted
-    assert [(report.candidates, report.quota, report.taken) for report in short.per_class] == [(3, 2, 2), (1, 2, 1)]
+    assert [(report["candidates"], report["quota"], report["taken"]) for report in short.per_class] == [
+        (3, 2, 2),
+        (1, 2, 1),
+    ]
 
 
 # ---------------------------------------------------------------- bad input

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.metric import losses as metric
 from labelkit.methods.metric.losses import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
@@ -16,6 +15,7 @@ from labelkit.methods.metric.losses import (
     reference_pairs,
 )
 from torch import Tensor
+from torch.nn import functional
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
 
@@ -161,9 +161,15 @@ def test_the_form_for_a_gpu_is_that_of_the_library(kind: str, memory: bool) -> N
         if kind == "contrastive"
         else MultiSimilarityLoss(epsilon=None if kind == "all pairs" else 0.1)
     )
-    epsilon = None if kind == "contrastive" else loss.epsilon
     theirs = loss(embeddings, labels, reference, reference_labels, own)
-    ours = loss.on_gpu(metric._pairs(epsilon, embeddings, labels, reference, reference_labels, own))
+    anchors = functional.normalize(embeddings, dim=1)
+    others = anchors if reference is None else functional.normalize(reference, dim=1)
+    positive, negative = reference_pairs(
+        labels, labels if reference_labels is None else reference_labels, torch.arange(12)
+    )
+    if loss.epsilon is not None:
+        positive, negative = hard_pairs(anchors @ others.T, positive, negative, loss.epsilon)
+    ours = loss.of_similarities(anchors @ others.T, positive, negative)
     torch.testing.assert_close(ours, theirs)
     gradients = [torch.autograd.grad(value, embeddings, retain_graph=True)[0] for value in (ours, theirs)]
     torch.testing.assert_close(*gradients)

@@ -30,8 +30,8 @@ def test_the_loss_over_the_memory_is_the_librarys(size: int) -> None:
     memory, loss = MemoryBank(size, DIM), MultiSimilarityLoss()
     labels_of = torch.tensor([0, 0, 1, 1]).repeat(6)
     for embeddings, labels, rows in batches(6):
-        seen = memory.remember(embeddings, rows)
-        ours = loss(embeddings, labels, seen.embeddings, labels_of[seen.rows], seen.own)
+        kept, kept_rows, own = memory.remember(embeddings, rows)
+        ours = loss(embeddings, labels, kept, labels_of[kept_rows], own)
         assert float(ours) == pytest.approx(float(library(embeddings, labels)), abs=1e-6)
 
 
@@ -39,22 +39,22 @@ def test_the_oldest_entries_go_first() -> None:
     memory = MemoryBank(6, 1)
     for start in (0, 4, 8):
         rows = torch.arange(start, start + 4)
-        seen = memory.remember(rows[:, None].float(), rows)
-    assert sorted(seen.rows.tolist()) == [6, 7, 8, 9, 10, 11]
-    assert seen.rows[seen.own].tolist() == [8, 9, 10, 11]
-    assert seen.embeddings[:, 0].tolist() == [float(row) for row in seen.rows.tolist()]
+        kept, kept_rows, own = memory.remember(rows[:, None].float(), rows)
+    assert sorted(kept_rows.tolist()) == [6, 7, 8, 9, 10, 11]
+    assert kept_rows[own].tolist() == [8, 9, 10, 11]
+    assert kept[:, 0].tolist() == [float(row) for row in kept_rows.tolist()]
 
 
 def test_new_labels_hold_for_old_entries() -> None:
     memory, loss = MemoryBank(12, DIM), MultiSimilarityLoss()
     for embeddings, _, rows in batches(3):
-        seen = memory.remember(embeddings, rows)
+        kept, kept_rows, own = memory.remember(embeddings, rows)
     relabeled = torch.tensor([0, 1, 0, 1] * 3)
     again = MemoryBank(12, DIM)
     for fresh, _, rows in batches(3):
-        anew = again.remember(fresh, rows)
-    first = loss(embeddings, relabeled[rows], seen.embeddings, relabeled[seen.rows], seen.own)
-    second = loss(fresh, relabeled[rows], anew.embeddings, relabeled[anew.rows], anew.own)
+        anew, anew_rows, anew_own = again.remember(fresh, rows)
+    first = loss(embeddings, relabeled[rows], kept, relabeled[kept_rows], own)
+    second = loss(fresh, relabeled[rows], anew, relabeled[anew_rows], anew_own)
     assert float(first) == float(second)
 
 
@@ -62,7 +62,7 @@ def test_refilling_forgets_what_was_there() -> None:
     memory = MemoryBank(4, 1)
     memory.remember(torch.full((3, 1), 9.0), torch.tensor([7, 8, 9]))
     memory.refill(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
-    seen = memory.remember(torch.tensor([[2.0]]), torch.tensor([2]))
-    assert seen.rows.tolist() == [0, 1, 2]
+    _, kept_rows, _ = memory.remember(torch.tensor([[2.0]]), torch.tensor([2]))
+    assert kept_rows.tolist() == [0, 1, 2]
     memory.refill(torch.arange(6.0)[:, None], torch.arange(6))
     assert memory.rows.tolist() == [2, 3, 4, 5]

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.methods.metric.assembly import SpatialAssembly
 from labelkit.methods.metric.networks import CBAM, MetricNetwork
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.seeding import seeded_init
 from torch import nn
 
 
@@ -135,8 +133,7 @@ def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -
 def with_assembly(backbone: str, before: str, **options: Any) -> MetricNetwork:
     size = options.pop("image_size", None)
     network = MetricNetwork(backbone, embed_dim=8, image_size=size, seed=1).eval()
-    with seeded_init(4):
-        network.insert_assembly(before, lambda channels, grid: SpatialAssembly(channels, grid, width=8, **options))
+    network.insert_assembly(before, width=8, seed=4, **options)
     return network
 
 

@@ -35,9 +35,9 @@ def test_the_worked_example_is_solved() -> None:
     assert similarities(head)[1].tolist() == pytest.approx([0.96, -0.237513, -0.722487], abs=1e-6)
     record = reassign(head, state())
     assert head.assignment.tolist() == [2, 0, 1]
-    assert record.objective == pytest.approx(1.452820 / 3, abs=1e-6)
-    assert record.changed == 3
-    assert reassign(head, state()).changed == 0
+    assert record["objective"] == pytest.approx(1.452820 / 3, abs=1e-6)
+    assert record["changed"] == 3
+    assert reassign(head, state())["changed"] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -90,7 +90,7 @@ def test_processes_that_do_not_solve_are_told() -> None:
     answers = iter(told)
     record = reassign(other, state(is_main=False, combine=lambda value, operation: value + next(answers)))
     assert torch.equal(main.assignment, other.assignment)
-    assert record.changed == 3
+    assert record["changed"] == 3
 
 
 @pytest.mark.parametrize(
