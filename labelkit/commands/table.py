@@ -364,7 +364,7 @@ COMMANDS: dict[str, Command | Group] = {
             ),
             "classification": Command(
                 "Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions.",
-                "labelkit evaluate classification --checkpoint runs/dl2pa-digits",
+                "labelkit evaluate classification --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateClassificationConfig",
                 "labelkit.commands.evaluate.classification:evaluate_classification",
             ),
