@@ -97,11 +97,7 @@ class EmbedConfig(
         "Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
         ge=1,
     )
-    precision: Literal["auto", "float32", "bf16", "fp16"] = _RUN(
-        "float32",
-        "Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
-        "agree (cosine above 0.999, 99 % keep their nearest image), else float32.",
-    )
+    precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
     runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",
         "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise convolutions "

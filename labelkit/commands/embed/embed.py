@@ -206,14 +206,13 @@ def _prepare(config: EmbedConfig) -> _Work:
             config, model.run_split, model.network.num_outputs, dataset
         )
     dataset, labeled = _some_images(config, dataset, labeled)
-    precision = "float32" if config.precision == "auto" else config.precision
-    runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
+    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
-    computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
+    computing = choose_computing(config, runtime, model, len(dataset), with_logits=with_logits)
     draws = ViewDraws.from_config(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
@@ -551,7 +550,7 @@ def describe_plan(work: _Work) -> SimpleResult:
         "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60 / at_once, 2),
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
-        "precision": computing.precision,
+        "precision": config.precision,
         "runtime": computing.runtime,
     }
     if shape is not None:
