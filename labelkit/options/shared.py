@@ -58,8 +58,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path and a label column, or a result from `labelkit label`: its name, or "
-        "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
+        "CSV with a path and a label column, or the name of a result from `labelkit label`. Default: the labels in "
+        "the store.",
     )
 
 
