@@ -233,6 +233,8 @@ class EvaluatePresenceConfig(
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
     constants: ClassVar[Mapping[str, object]] = {
         "lr_halving_steps": 5000,
+        "weight_decay": 1e-6,
+        "clip_grad_norm": 10.0,
         "max_scale": 0.5,
         "min_scale": 0.1,
     }
@@ -253,8 +255,6 @@ class EvaluatePresenceConfig(
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
-    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty on the weights.")
-    clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(
         0,
         ge=0,
@@ -403,6 +403,9 @@ class EvaluatePatchClustersConfig(DenseConfig):
         "absent_as_zero": False,
         "per_class": False,
         "grid": None,
+        "pca": 50,
+        "num_inits": 5,
+        "max_iterations": 50,
     }
 
     split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
@@ -412,14 +415,9 @@ class EvaluatePatchClustersConfig(DenseConfig):
         description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
         "clusters, each cluster gets its best class.",
     )
-    pca: int = Field(50, ge=1, description="Number of principal components kept of the standardized features.")
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
     )
-    num_inits: int = Field(
-        5, ge=1, description="Number of random starts per run; the start with the lowest inertia is kept."
-    )
-    max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
 
 class EvaluateTrackingConfig(DenseConfig):

@@ -18,7 +18,7 @@ _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
-EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
+EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".onnx")
 IDS_SUFFIXES = (".csv", ".txt")
 
 
@@ -111,12 +111,12 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     out: Path | None = _OUTPUT(
         None,
-        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz, .csv, or "
-        ".parquet (needs pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: next "
-        "to the store, with its name and the extension of --format.",
+        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz or .csv; .onnx for --what model "
+        "(needs onnx, onnxruntime, onnxscript). Default: next to the store, with its name and the extension of "
+        "--format.",
         makes="export",
     )
-    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = _OUTPUT(
+    format: Literal["npy", "npz", "csv", "onnx"] | None = _OUTPUT(
         None, "File format; default: by the extension of --out."
     )
     what: Literal["embeddings", "labels", "result", "model"] = _STORE(
