@@ -132,12 +132,6 @@ class ListingOptions(StageConfig):
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
-class SheetOption(LastOption):
-    """Option of commands that draw a contact sheet of images."""
-
-    columns: int = _IMAGES(10, "Images per row of the contact sheet.", ge=1, le=100)
-
-
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
@@ -164,6 +158,8 @@ class ScoresOutOptions(StageConfig):
 
 class StoredImagesOptions(LastOption):
     """Options of commands that reread the images of a store, for instance to draw them."""
+
+    constants: ClassVar[Mapping[str, object]] = {"columns": 10}
 
     dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.read import embedded_pixels, indexed_images, pixels_by_name
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
@@ -126,17 +126,15 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
         pixels_of = pixels_by_name(self.files)
         shown = [
-            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[: config.columns]]
+            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MOST_LINES]
         ]
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested, of groups of pictures (position, texts below) that stay together."""
-        size = len(groups[0]) if groups else 1
-        beside = max(1, config.columns // size)
-        lines = [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)]
-        self.draw(config.model_copy(update={"columns": max(size, config.columns)}), lines)
+        beside = IMAGES_PER_LINE // len(groups[0]) if groups else 1
+        self.draw(config, [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)])
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:

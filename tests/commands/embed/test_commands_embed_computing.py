@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common import embed_images as computing
-from labelkit.commands.common.embed_images import _is_depthwise
-from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.embed import embed as computing
+from labelkit.commands.embed.embed import _is_depthwise, embed_images
 from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
