@@ -1780,8 +1780,7 @@ def import_(
 def export(
     *,
     index: str | PathLike[str],
-    out: str | PathLike[str] | None = ...,
-    format: Literal['npy', 'npz', 'csv', 'onnx'] | None = ...,
+    out: str | PathLike[str],
     what: Literal['embeddings', 'labels', 'result', 'model'] = ...,
     checkpoint: str | PathLike[str] | None = ...,
     result: str | None = ...,
@@ -1789,7 +1788,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write the embeddings, labels or a result of a store for other programs (.npy, .npz, CSV or Parquet), or the network that made the embeddings (ONNX)."""
+    """Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the network that made the embeddings (ONNX)."""
 
 @final
 class _Cluster:

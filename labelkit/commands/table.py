@@ -185,7 +185,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Create a store from existing embeddings.",
     ),
     "export": Command(
-        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz, CSV or Parquet), or the "
+        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the "
         "network that made the embeddings (ONNX).",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",

@@ -62,10 +62,9 @@ def export_store(config: ExportConfig) -> SimpleResult:
         ResourceError: the disk is full, ...
     """
     started = time.monotonic()
-    kind, out = config.kind, config.file
+    kind, out = config.kind, config.out
     names_path = out.with_suffix(".ids.csv")
     paths = (out, names_path) if kind == ".npy" else (out,)
-    check_output(config, out, "export")
     if kind == ".npy":
         check_output(config, names_path, "csv")
     store = open_store(config.index)
@@ -116,7 +115,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     from labelkit.commands.common.networks import recorded_network
     from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
 
-    started, out = time.monotonic(), config.file
+    started, out = time.monotonic(), config.out
     missing = missing_packages()
     if missing:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"

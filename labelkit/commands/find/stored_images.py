@@ -5,10 +5,8 @@ The table that ``labelkit find`` writes.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
-from labelkit.commands.common.images.read import embedded_pixels, indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import embedded_pixels, in_threads, indexed_images, pixels_by_name
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError
@@ -27,8 +25,6 @@ from labelkit.store.embeddings import EmbeddingStore
 
 T = TypeVar("T")
 
-# images that are on their way through the threads at a time
-_TOGETHER = 512
 # lines of a sheet; more would be too many to look at
 _MOST_LINES = 100
 
@@ -84,17 +80,12 @@ class StoredImages:
             return pixels if isinstance(pixels, str) else work(pixels)
 
         places = range(len(self.rows)) if wanted is None else wanted.tolist()
-        total = len(places)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=total) as task:
-            for start in range(0, total, _TOGETHER):
-                part = places[start : start + _TOGETHER]
-                for place, found in zip(part, pool.map(one, part), strict=True):
-                    if isinstance(found, str):
-                        self.left_out[found] += 1
-                    else:
-                        yield place, found
-                task.advance(len(part))
-        self._tell(total)
+        for place, found in zip(places, in_threads(one, places, what), strict=True):
+            if isinstance(found, str):
+                self.left_out[found] += 1
+            else:
+                yield place, found
+        self._tell(len(places))
 
     def _tell(self, total: int) -> None:
         if not self.left_out:

@@ -35,22 +35,6 @@ def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingS
     return open_store(folder / "back.h5")
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"format": "npz"}, "s.npz"),
-        ({"format": "csv", "what": "labels"}, "s.labels.csv"),
-        ({"format": "csv", "what": "result", "result": "k-means"}, "s.k-means.csv"),
-        ({"format": "onnx", "what": "model"}, "s.onnx"),
-        ({"format": "csv", "out": Path("Mine.CSV")}, "Mine.CSV"),
-    ],
-)
-def test_a_format_alone_names_the_file_after_the_store(options: dict[str, Any], name: str) -> None:
-    config = ExportConfig(index=Path("folder/s.h5"), **options)
-    assert config.file.name == name
-    assert config.file.parent == (Path() if "out" in options else Path("folder"))
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
 @settings(
     max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
