@@ -15,10 +15,10 @@ from labelkit.options.shared import (
     DeviceOption,
     LabelsOption,
     OverwriteOption,
+    PrecisionOptions,
     ShardsOptions,
     StoreOutOption,
     ThreadsOption,
-    WorkersOption,
 )
 
 _STORE = panel("Store", preset=False)
@@ -40,7 +40,7 @@ class EmbedConfig(
     StoreOutOption,
     ShardsOptions,
     ThreadsOption,
-    WorkersOption,
+    PrecisionOptions,
     DeviceOption,
     LabelsOption,
     DataConfig,
@@ -97,7 +97,6 @@ class EmbedConfig(
         "Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
         ge=1,
     )
-    precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
     runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",
         "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise convolutions "
