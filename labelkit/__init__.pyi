@@ -2247,7 +2247,9 @@ class _Evaluate:
         fail_over: Sequence[str] | str = ...,
         baseline: str | PathLike[str] | None = ...,
         tolerance: float = ...,
+        which: Literal['last', 'best'] = ...,
         data_root: str | PathLike[str] | None = ...,
+        split: str = ...,
         at: Literal['convolutions', 'features'] = ...,
         augmentation: Literal['imagenet', 'crop-flip', 'digits', 'none'] = ...,
         crops: Literal['ten', 'center'] = ...,
@@ -2260,8 +2262,6 @@ class _Evaluate:
         threads: int | None = ...,
         num_workers: int | None = ...,
         device: str = ...,
-        which: Literal['last', 'best'] = ...,
-        split: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

@@ -174,15 +174,6 @@ class CheckpointOptions(StageConfig):
     )
 
 
-class HeldOutOptions(LastOption):
-    """Options of commands that evaluate a run on images it was not trained on."""
-
-    which: Literal["last", "best"] = _STORE(
-        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
-    )
-    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
-
-
 class DeviceOption(LastOption):
     """Option for the compute device."""
 

@@ -15,10 +15,10 @@ from labelkit.options.memory import MemoryConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
+    CheckpointOptions,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
-    HeldOutOptions,
     LabelsOption,
     ListingOptions,
     MaxImagesOption,
@@ -268,7 +268,7 @@ class EvaluatePresenceConfig(
         return self
 
 
-class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsOption, GateConfig):
+class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
     """Options of ``labelkit evaluate probes``, with the defaults of SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
@@ -276,8 +276,9 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         "max_values": 9600,
     }
 
-    checkpoint: Path = _STORE(..., "Run folder, or a checkpoint in it.")
+    checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
+    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
         description="Where to train classifiers. convolutions: after each convolution of a plain network; "
