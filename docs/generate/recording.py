@@ -68,7 +68,8 @@ evaluate linear --index digits.h5
 evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops center
 evaluate presence --backbone pixels --image-size 8 --steps 2 --crops center
 evaluate retrieval --index digits.h5
-evaluate classification --checkpoint runs/softmax
+embed --dataset digits --checkpoint runs/softmax --split all --out named.h5
+evaluate classification --index named.h5
 evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment
 evaluate detection --backbone vit_micro_p8_64 --random-weights --data-root . --detector mask-rcnn {_FEW_STEPS}
 evaluate patch-clusters --backbone pixels {_OBJECTS}

@@ -237,33 +237,6 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     )
 
 
-def cosine_counts(
-    prototypes: ArrayLike, *, bins: int = 100, chunk: int = 1024
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Count the pairwise cosines of prototypes in histogram bins.
-
-    Args:
-        prototypes: (c, d) unit rows.
-        bins: equal parts of [-1, 1].
-        chunk: rows of cosines in memory at once.
-
-    Returns:
-        (bins,) counts over ordered pairs, (bins,) counts of the nearest other of each row, (bins + 1,) edges.
-    """
-    rows = _unit_rows(prototypes)
-    edges = np.linspace(-1, 1, bins + 1)
-    pairs, nearest = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
-    for start in range(0, len(rows), chunk):
-        # rounding must not put a cosine beyond the last edge
-        cosines = np.clip(rows[start : start + chunk] @ rows.T, -1, 1)
-        own = np.arange(len(cosines))
-        pairs += np.histogram(cosines, edges)[0]
-        pairs -= np.histogram(cosines[own, own + start], edges)[0]
-        cosines[own, own + start] = -1.0
-        nearest += np.histogram(cosines.max(axis=1), edges)[0]
-    return pairs, nearest, edges
-
-
 def _optimize(
     num_prototypes: int,
     dim: int,

@@ -185,7 +185,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Create a store from existing embeddings.",
     ),
     "export": Command(
-        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz, CSV or Parquet), or the "
+        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the "
         "network that made the embeddings (ONNX).",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
@@ -364,7 +364,7 @@ COMMANDS: dict[str, Command | Group] = {
             ),
             "classification": Command(
                 "Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions.",
-                "labelkit evaluate classification --checkpoint runs/dl2pa-digits",
+                "labelkit evaluate classification --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateClassificationConfig",
                 "labelkit.commands.evaluate.classification:evaluate_classification",
             ),

@@ -1,7 +1,6 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
 from labelkit.metrics.classification import (
-    average_precision,
     eleven_point_average_precision,
     per_class_accuracy,
     share_interval,
@@ -29,7 +28,6 @@ __all__ = [
     "SegmentationCounts",
     "SegmentationScores",
     "accuracy_intervals",
-    "average_precision",
     "boundary_accuracy",
     "cluster_accuracy",
     "discovery_errors",

@@ -15,10 +15,10 @@ from labelkit.options.shared import (
     DeviceOption,
     LabelsOption,
     OverwriteOption,
+    PrecisionOptions,
     ShardsOptions,
     StoreOutOption,
     ThreadsOption,
-    WorkersOption,
 )
 
 _STORE = panel("Store", preset=False)
@@ -40,7 +40,7 @@ class EmbedConfig(
     StoreOutOption,
     ShardsOptions,
     ThreadsOption,
-    WorkersOption,
+    PrecisionOptions,
     DeviceOption,
     LabelsOption,
     DataConfig,
@@ -96,11 +96,6 @@ class EmbedConfig(
         None,
         "Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
         ge=1,
-    )
-    precision: Literal["auto", "float32", "bf16", "fp16"] = _RUN(
-        "float32",
-        "Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
-        "agree (cosine above 0.999, 99 % keep their nearest image), else float32.",
     )
     runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",

@@ -49,4 +49,3 @@ class PrototypesConfig(OverwriteOption):
         True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."
     )
     out: Path | None = _OUTPUT(None, "File to write; default: prototypes-CLASSESxDIM.h5.", makes="prototypes")
-    plot: Path | None = _OUTPUT(None, "Also plot the cosine similarities in this PNG.", makes="png")

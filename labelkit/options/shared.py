@@ -58,8 +58,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path and a label column, or a result from `labelkit label`: its name, or "
-        "OTHER.h5.results/NAME.h5 if it belongs to another store. Default: the labels in the store.",
+        "CSV with a path and a label column, or the name of a result from `labelkit label`. Default: the labels in "
+        "the store.",
     )
 
 
@@ -132,12 +132,6 @@ class ListingOptions(StageConfig):
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
-class SheetOption(LastOption):
-    """Option of commands that draw a contact sheet of images."""
-
-    columns: int = _IMAGES(10, "Images per row of the contact sheet.", ge=1, le=100)
-
-
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
@@ -165,6 +159,8 @@ class ScoresOutOptions(StageConfig):
 class StoredImagesOptions(LastOption):
     """Options of commands that reread the images of a store, for instance to draw them."""
 
+    constants: ClassVar[Mapping[str, object]] = {"columns": 10}
+
     dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
 
@@ -176,15 +172,6 @@ class CheckpointOptions(StageConfig):
     which: Literal["last", "best"] = _MODEL(
         "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
     )
-
-
-class HeldOutOptions(LastOption):
-    """Options of commands that evaluate a run on images it was not trained on."""
-
-    which: Literal["last", "best"] = _STORE(
-        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
-    )
-    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
 
 
 class DeviceOption(LastOption):

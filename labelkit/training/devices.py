@@ -75,7 +75,6 @@ class Runtime:
             # accelerate keeps device and precision for the life of the process; a notebook may want others
             AcceleratorState._reset_state(reset_partial_state=True)
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
-        self._uses_bf16 = False
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
         self.device: torch.device = self._accelerator.device if chosen.index is None else chosen
         self.compiles = False
@@ -208,14 +207,8 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which the network computes in the chosen precision."""
-        if self._uses_bf16:
-            return torch.autocast(self.device.type, torch.bfloat16)
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
-
-    def use_bf16(self) -> None:
-        """Compute in bf16 from now on, since accelerate gets its precision before any network is tried."""
-        self._uses_bf16 = True
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a loss, with loss scaling where the precision needs it."""

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import (
-    cosine_counts,
     max_cosine_bound,
     measure_spread,
     rms_cosine_bound,
@@ -239,9 +238,6 @@ def test_the_spread_is_that_of_all_pairs() -> None:
     assert spread.rms_cosine == pytest.approx(math.sqrt((cosines**2).mean()))
     assert spread.mean_nearest_cosine == pytest.approx(cosines.reshape(6, 5).max(axis=1).mean())
     assert spread.mean_angle == pytest.approx(np.degrees(np.arccos(cosines)).mean())
-    pairs, nearest, edges = cosine_counts(rows, bins=20, chunk=4)
-    np.testing.assert_array_equal(pairs, np.histogram(cosines, edges)[0])
-    np.testing.assert_array_equal(nearest, np.histogram(cosines.reshape(6, 5).max(axis=1), edges)[0])
 
 
 @pytest.mark.parametrize(

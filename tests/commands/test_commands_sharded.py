@@ -119,7 +119,6 @@ def test_pack_puts_shards_into_one_file_with_the_results(
     assert labelkit("verify", "--index", tmp_path / "split.h5").code == 0
     again = labelkit("pack", "--index", tmp_path / "all.h5", "--out", tmp_path / "split.h5")
     assert again.code == 2
-    assert "in shards" in again.err
 
 
 # ---- damage

@@ -180,7 +180,7 @@ def test_status_of_a_finished_store(labelkit: Labelkit, golden: Path) -> None:
     assert (shown["store"]["rows"], shown["store"]["results"]) == (7, ["clusters"])
     assert shown["store"]["skipped"] == [{"image": "a/1.png", "reason": "truncated"}]
     assert shown["patches"]["patches"] == 28
-    assert (shown["run"], shown["patches_run"]) == (None, None)
+    assert shown["run"] is None
 
 
 def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:

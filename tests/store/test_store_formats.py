@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.commands.store_files.status import embedding_status, patches_status
+from labelkit.commands.store_files.status import embedding_status
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import open_store
 from labelkit.store.patch_writing import PatchRun, Piece
@@ -316,7 +316,6 @@ def test_an_unfinished_store_of_format_1_0_is_gone_on_with(tmp_path):
 def test_unfinished_patches_of_format_1_0_are_made_again(tmp_path):
     store = open_store(shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5"))
     shutil.copytree(FORMATS / "unfinished-patches-1.0", tmp_path / "s.h5.patches.run")
-    assert patches_status(tmp_path / "s.h5").done_parts == 0
     run = PatchRun.open(store.path, PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, set_bytes=300))
     assert run.pending_parts() == [0, 1]
     for number, rows in enumerate((np.array([0, 2, 3]), np.arange(4, 8))):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
-from labelkit.commands.store_files.status import embedding_status, patches_status
+from labelkit.commands.store_files.status import embedding_status
 from labelkit.errors import Damaged, Mismatch
-from labelkit.store.patch_writing import PatchRun, Piece
-from labelkit.store.plans import PatchPlan
 from labelkit.store.writing import EmbeddingRun
 from store_samples import NOT_UTF8, make_plan, make_store, write_part
 
@@ -26,7 +23,6 @@ def part(run, number):
 
 def test_where_nothing_runs_there_is_no_status(tmp_path):
     assert embedding_status(tmp_path / "s.h5") is None
-    assert patches_status(tmp_path / "s.h5") is None
     make_store(tmp_path / "s.h5")
     assert embedding_status(tmp_path / "s.h5") is None
 
@@ -66,20 +62,3 @@ def test_a_plan_that_is_none_is_an_error(run, change):
     with pytest.raises(Damaged) as caught:
         embedding_status(run.out)
     assert caught.value.where == str(path)
-
-
-@pytest.mark.parametrize("per_image", [None, 3])
-def test_pieces_of_patches_are_counted(run, per_image):
-    plan = PatchPlan(run.plan, layer="last", grid=(2, 2), dim=2, per_image=per_image)
-    patches = PatchRun.open(run.out, plan)
-    assert len(plan.pieces) == 4
-    for number in (0, 2):
-        rows = np.arange(*plan.pieces[number][1:])[: 1 if number else 2]
-        cells = None if per_image is None else np.tile([[0, 0], [0, 1], [1, 1]], (len(rows), 1, 1))
-        features = np.ones((len(rows), plan.count, 2))
-        patches.write_piece(number, Piece(rows, features, cells, np.tile([0, 0, 8, 8], (len(rows), 1))))
-    status = patches_status(run.out)
-    assert (status.planned_images, status.planned_parts, status.done_parts, status.num_images) == (8, 4, 2, 3)
-    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "SET-00002-of-00004.h5"
-    piece.write_bytes(piece.read_bytes()[:-1])
-    assert [name for name, _ in patches_status(run.out).damaged] == ["SET-00002-of-00004.h5"]

@@ -15,11 +15,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, read_labels, read_matched_labels
+from labelkit.commands.common.label_files import LabeledImages, own_result, read_csv_labels, read_labels
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
+from labelkit.files import sha256_file
 from labelkit.formatting import percent
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -60,15 +61,13 @@ def labels_to_use(
 ) -> UsableLabels:
     """Return the labels that a command may use for some rows, from the store and ``--labels``, if there are any.
 
-    A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
-    the file's counts, and a message says of how many images they differ. A result of this store stands alone, since
-    ``labelkit label`` began it with the labels of the store, or was told not to. If training may use no label of the
-    store, and none of its classes is among those given (its own are years or places, say), there is no truth here, and
-    the classes are those given.
+    A file adds to the labels of the store that training may use; where both have one, the file's counts, and a message
+    says of how many images they differ. A result of this store stands alone, since ``labelkit label`` began it with the
+    labels of the store, or was told not to. If training may use no label of the store, and none of its classes is among
+    those given (its own are years or places, say), there is no truth here, and the classes are those given.
 
     Args:
-        option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, the path of a result of another
-            store (OTHER.h5.results/NAME.h5), or None for the store's own.
+        option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, or None for the store's own.
         store: the store.
         rows: (m,) of it.
         label_column: header of the column of labels of a CSV; None for the usual one.
@@ -99,16 +98,14 @@ def labels_to_use(
         labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
-    placed = read_matched_labels(option, LabeledImages.of_store(store), label_column)
-    every, class_names, truth = _apart(*number_labels(placed.texts, names, store.n), truth, store)
+    texts, where = read_csv_labels(option, LabeledImages.of_store(store), label_column), str(option)
+    every, class_names, truth = _apart(*number_labels(texts, names, store.n), truth, store)
     labels = every[rows]
-    outside = len(placed.texts) - int((labels >= 0).sum())
+    outside = len(texts) - int((labels >= 0).sum())
     if outside:
-        current_progress().message(f"{placed.where}: {outside} labels are for images that are not used here")
-    source = placed.source | ({} if own_labels else {"own_labels": False})
-    return UsableLabels(
-        merge_labels(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source
-    )
+        current_progress().message(f"{where}: {outside} labels are for images that are not used here")
+    source = {"file": option.name, "sha256": sha256_file(option)} | ({} if own_labels else {"own_labels": False})
+    return UsableLabels(merge_labels(labels, own, where, str(store.path)), truth, class_names, where, source)
 
 
 def _apart(
@@ -160,19 +157,18 @@ def listing_with_labels(
 
     Args:
         dataset: the listing.
-        option: a CSV file, or a result by its path, STORE.h5.results/NAME.h5.
+        option: a CSV file.
         label_column: header of the column of labels of a CSV; None for the usual one.
         own: what becomes of the labels of the data set: dropped, kept as truth that training must not use, or kept.
 
     Raises:
-        As ``read_matched_labels``.
+        As ``read_csv_labels``.
     """
-    images = LabeledImages(dataset.name, dataset.sample_ids, None, dataset.root)
-    placed = read_matched_labels(option, images, label_column)
-    labels, class_names = number_labels(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
+    texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
+    labels, class_names = number_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":
-        labels = merge_labels(labels, dataset.labels, placed.where, dataset.name)
+        labels = merge_labels(labels, dataset.labels, str(option), dataset.name)
     if own == "keep":
         given |= dataset.given
     return replace(dataset, labels=labels, given=given, class_names=class_names)

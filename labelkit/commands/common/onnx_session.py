@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -114,21 +110,6 @@ def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
         device: that was asked for.
     """
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
-
-
-@contextmanager
-def preload_embedding(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
-    """Import the modules for embedding in the background while the ``with`` block runs."""
-    ready = can_skip_torch(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
-    module = "onnxruntime" if ready else "labelkit.commands.common.networks"
-    loading = threading.Thread(target=import_module, args=(module,))
-    if count:
-        loading.start()
-    try:
-        yield
-    finally:
-        if count:
-            loading.join()
 
 
 def onnx_embeddings(

@@ -16,7 +16,6 @@ from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
     AddedLabelsOption,
     OverwriteOption,
-    SheetOption,
     SplitOption,
     StoredImagesOptions,
     TableOption,
@@ -93,7 +92,7 @@ class DiscoverLMCSConfig(CriticalSearchOptions, DiscoverFewConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
 
 
-class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
+class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     """Options of ``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")

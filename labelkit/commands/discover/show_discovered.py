@@ -10,7 +10,7 @@ import numpy as np
 
 from labelkit.algorithms.projection import principal_plane, tsne_plane
 from labelkit.commands.common.embeddings import check_features
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.plots import MapPanel, write_map_plot
 from labelkit.commands.common.images.read import AS_EMBEDDED, indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -223,10 +223,10 @@ def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images
     for name, count, wrong in _class_cells(shown):
         mine = [image for image in shown.found if image.label == name][: config.num_images]
         told = f"{count} found" + ("" if wrong is None else f", {wrong} wrong")
-        for start in range(0, len(mine), config.columns):
+        for start in range(0, len(mine), IMAGES_PER_LINE):
             heading = (str(name), told) if start == 0 else ()
             line = [Picture(None, heading, frame="none")]
-            for image in mine[start : start + config.columns]:
+            for image in mine[start : start + IMAGES_PER_LINE]:
                 right = shown.is_right(image)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
                 line.append(

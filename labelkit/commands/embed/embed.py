@@ -6,23 +6,28 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelkit import __version__
 from labelkit.commands.common.apply import apply, check_cluster
-from labelkit.commands.common.embed_images import Computing, choose_computing, onnx_network
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
-from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
-from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network
+from labelkit.commands.common.networks import (
+    EmbeddingNetwork,
+    embedding_network,
+    numerics_record,
+    with_joined_tokens,
+)
+from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
+from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network, has_onnx, onnx_record, onnx_version
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
@@ -41,17 +46,19 @@ from labelkit.data.datasets import (
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
-from labelkit.errors import DatasetError, DivergenceError
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.plans import EmbeddingPlan, continue_plan, recorded_numerics
 from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
+from labelkit.training.compute_device import images_at_once
 from labelkit.training.devices import Runtime
 
 
@@ -206,14 +213,13 @@ def _prepare(config: EmbedConfig) -> _Work:
             config, model.run_split, model.network.num_outputs, dataset
         )
     dataset, labeled = _some_images(config, dataset, labeled)
-    precision = "float32" if config.precision == "auto" else config.precision
-    runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
+    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
-    computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
+    computing = choose_computing(config, runtime, model, len(dataset), with_logits=with_logits)
     draws = ViewDraws.from_config(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
@@ -551,7 +557,7 @@ def describe_plan(work: _Work) -> SimpleResult:
         "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60 / at_once, 2),
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
-        "precision": computing.precision,
+        "precision": config.precision,
         "runtime": computing.runtime,
     }
     if shape is not None:
@@ -565,3 +571,109 @@ def describe_plan(work: _Work) -> SimpleResult:
         Table("plan (nothing was written)", ["what", "value"], rows_shown),
     )
     return SimpleResult(values, (), shown)
+
+
+# ---- what computes: chosen once and recorded, so that an unfinished run goes on as it began
+
+#: The export takes as long as a hundred images or more; it happens once for a network.
+_WORTH_AN_EXPORT: Final = 200
+_ONNX: Final = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Runtime and batch size chosen for embedding.
+
+    Attributes:
+        runtime: what computes it.
+        batch_size: images per forward pass.
+        numerics: what a store records of it.
+    """
+
+    runtime: Literal["torch", "onnx"]
+    batch_size: int
+    numerics: Mapping[str, Any]
+
+
+def choose_computing(
+    config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
+) -> Computing:
+    """Choose runtime and batch size from the options, else from an earlier run, else by the network.
+
+    Args:
+        config: the options.
+        runtime: computes in the precision of the options.
+        model: the network, on its device.
+        num_images: to embed.
+        with_logits: whether the output of a classifier is stored besides.
+
+    Raises:
+        ConfigError: ``--runtime onnx`` cannot be.
+    """
+    before = recorded_numerics(config.out, overwrite=config.overwrite)
+    batch_size = config.batch_size or int(before.get("batch_size") or images_at_once(runtime.device))
+    name = _chosen_runtime(config, runtime, model, num_images, before, with_logits=with_logits)
+    numerics = numerics_record(runtime, config.precision, batch_size)
+    if config.fast_decode:
+        numerics["fast_decode"] = True
+    if name == "onnx":
+        numerics[_ONNX] = onnx_version()
+    return Computing(name, batch_size, numerics)
+
+
+def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork:
+    """Return the network as an ONNX Runtime session with as many threads as torch, exporting it if it is not cached.
+
+    Raises:
+        ConfigError: it cannot be exported.
+    """
+    cache_onnx(network, model)
+    found = cached_onnx_network(model, threads=torch.get_num_threads())
+    if found is None:
+        reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
+        raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
+    return found
+
+
+def _chosen_runtime(
+    config: EmbedConfig,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    count: int,
+    before: Mapping[str, Any],
+    *,
+    with_logits: bool,
+) -> Literal["torch", "onnx"]:
+    if config.runtime == "torch":
+        return "torch"
+    if runtime.device.type != "cpu" or config.precision != "float32":
+        needs = "a CPU and float32"
+    elif config.dense or with_logits:
+        needs = "the embeddings alone (--no-logits, and no --dense)"
+    elif not has_onnx() or missing_packages():
+        needs = "the packages of `pip install onnx onnxruntime onnxscript`"
+    else:
+        needs = ""
+    if config.runtime == "onnx":
+        if needs:
+            raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
+        return "onnx"
+    if needs:
+        return "torch"
+    if before:
+        return "onnx" if _ONNX in before else "torch"
+    if count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
+        return "torch"
+    identity = model.identity({})
+    if not config.dry_run:
+        cache_onnx(model.network, identity)
+    record = onnx_record(identity)
+    if record is None:
+        return "onnx" if config.dry_run else "torch"  # a run would have exported it by now
+    return "torch" if "failed" in record else "onnx"
+
+
+def _is_depthwise(network: nn.Module) -> bool:
+    """Return whether it has convolutions of single channels, which torch is slow with on a CPU."""
+    convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
+    return any(one.groups == one.in_channels > 1 and max(one.kernel_size) > 1 for one in convolutions)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.images.read import in_threads
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.errors import Mismatch
@@ -50,15 +49,7 @@ def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
         except BadImage:
             return None
 
-    found: list[bytes | None] = []
-    with (
-        current_progress().task("digests", total=len(dataset)) as task,
-        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-    ):
-        for one in pool.map(digest, range(len(dataset))):
-            found.append(one)
-            task.advance(1)
-    return found
+    return list(in_threads(digest, range(len(dataset)), "digests"))
 
 
 # What only the last bits of a row depend on, as they do on its batch.

@@ -1,39 +1,30 @@
-"""Score a classifier on images it was not trained on: from its run, or from a store with its output."""
+"""Score a classifier on images it was not trained on, by its output in a store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import contingency
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.networks import run_network
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
-from labelkit.commands.evaluate.probes import EvalImages, held_out_images
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
+from labelkit.errors import ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.methods.registry import METHODS
 from labelkit.metrics.classification import (
     per_class_accuracy,
     share_interval,
     shot_groups,
     top_k_accuracy,
 )
-from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.training.compute_device import images_at_once
-from labelkit.training.devices import Runtime
-from labelkit.training.run_dir import CONFIG, read_run_config
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 _CONFUSIONS_SHOWN = 10
@@ -41,10 +32,9 @@ _CONFUSIONS_SHOWN = 10
 
 @dataclass(frozen=True)
 class _Scored:
-    """Scores of some images, columns in the order of the data set's classes.
+    """Scores of some images of a store, columns in the order of its classes.
 
     Attributes:
-        source: where they are from.
         split: of the images.
         scores: (n, c) float32; -inf where the classifier has no column.
         labels: (n,) int64 in [0, c).
@@ -52,7 +42,6 @@ class _Scored:
         class_names: of the c classes.
     """
 
-    source: str
     split: str
     scores: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -66,29 +55,22 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     Intervals draw the images again; they hold no other training.
 
     Raises:
-        ConfigError: nothing to score is given; no such split, or it was trained on.
-        StoreError, CheckpointError: nothing to score, or classes that differ.
+        ConfigError: no such split.
+        StoreError: nothing to score.
     """
-    store: EmbeddingStore | None = None
-    if config.index is not None:
-        store = open_store(config.index)
-        check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
-        scored = _from_store(store, config)
-    elif config.checkpoint is not None:
-        scored = _from_run(config, config.checkpoint)
-    else:
-        raise ConfigError("--checkpoint", "is missing", "Pass either --checkpoint (a run folder) or --index (a store).")
+    store = open_store(config.index)
+    check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
+    scored = _scored(store, config)
     num_classes = len(scored.class_names)
     _warn_of_unseen(scored)
     predictions = scored.scores.argmax(axis=1)
     matrix = contingency(scored.labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, scored.labels, num_classes)
     groups = shot_groups(scored.train_counts)
-    entries = _group_scores(scored, groups, per_class, config)
     values: dict[str, Any] = {
-        "source": scored.source,
+        "source": str(store.path),
         "split": scored.split,
-        "scores": entries,
+        "scores": _group_scores(scored, groups, per_class, config),
         "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
         "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
@@ -103,10 +85,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         ],
         "confusions": _confusions(matrix, scored.class_names),
     }
-    made: tuple[Path, ...] = ()
-    if store is not None:
-        params = {"split": scored.split, "groups": "auto", "seen_only": False}
-        made = store_scores(config, store, values, params)
+    made = store_scores(config, store, values, {"split": scored.split, "groups": "auto", "seen_only": False})
     return SimpleResult(values, made, _tables(config, values))
 
 
@@ -198,15 +177,7 @@ def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list
     ]
 
 
-def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:
-    """Put column i of the output where class ``columns[i]`` belongs; outputs beyond have no class."""
-    scores = np.full((len(outputs), num_classes), -np.inf, dtype=np.float32)
-    count = min(len(columns), outputs.shape[1])
-    scores[:, columns[:count]] = outputs[:, :count]
-    return scores
-
-
-def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
+def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
     if store.labels is None or not store.class_names:
         raise StoreError(
             f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a set with labels."
@@ -235,67 +206,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     # how `labelkit embed` orders them: classes with labels ascending, then the others
     columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
     outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
-    return _Scored(
-        str(store.path),
-        split,
-        _in_class_order(outputs, columns, num_classes),
-        known[rows],
-        np.bincount(known[labeled], minlength=num_classes),
-        store.class_names,
-    )
-
-
-def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored:
-    model = run_network(checkpoint, config.which)
-    if not model.network.num_outputs or model.run_split is None:
-        raise CheckpointError(str(checkpoint), "has no classifier", "Embed with it and use `evaluate knn`.")
-    is_run = (checkpoint / CONFIG).is_file()
-    name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
-    known = METHODS[name].config.model_fields
-    run_config = METHODS[name].config.model_validate({key: value for key, value in options.items() if key in known})
-    if not isinstance(run_config, BackboneRunConfig):
-        raise CheckpointError(
-            str(checkpoint),
-            f"{name} discovers categories, so its classes have no names to compare",
-            "Use `evaluate clustering` on a store.",
-        )
-    run_config, prepared, images = held_out_images(run_config, config.split, config.data_root)
-    if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
-        raise CheckpointMismatch(
-            str(checkpoint),
-            f"has scores for {len(model.run_split['class_names'])} classes, but the data now have "
-            f"{len(prepared.dataset.class_names)} classes, or other class names",
-            "Pass the same data as in training.",
-        )
-    runtime = Runtime(device=config.device, threads=config.threads)
-    network = model.network.to(runtime.device)
-    judged = EvalImages.for_network(
-        images,
-        network,
-        runtime.device,
-        base_size=network.input_spec.size,
-        num_workers=run_config.num_workers,
-        max_bad_fraction=run_config.max_bad_fraction,
-    ).labeled()
-    loader = judged.batches(model.view, judged.rows, config.batch_size or images_at_once(runtime.device))
-    outputs: list[NDArray[np.float32]] = []
-    visited: list[NDArray[np.int64]] = []
-    with torch.inference_mode(), current_progress().task("classify", total=len(judged.rows)) as task:
-        for batch in loader:
-            outputs.append(network.classify(network.embed(batch.images)).float().cpu().numpy())
-            visited.append(batch.rows)
-            task.advance(len(batch.rows))
-    num_classes = len(images.class_names)
-    trained = prepared.dataset.labels[prepared.split.labeled]
-    return _Scored(
-        str(checkpoint),
-        _split_name(images.splits, images.split_names),
-        _in_class_order(np.concatenate(outputs), np.array(prepared.split.class_order), num_classes),
-        images.labels[np.concatenate(visited)],
-        np.bincount(trained, minlength=num_classes),
-        images.class_names,
-    )
-
-
-def _split_name(splits: NDArray[np.int16], split_names: tuple[str, ...]) -> str:
-    return split_names[int(splits[0])] if len(splits) and splits[0] >= 0 else "all"
+    scores = np.full((len(rows), num_classes), -np.inf, dtype=np.float32)
+    count = min(num_classes, outputs.shape[1])  # outputs beyond have no class
+    scores[:, columns[:count]] = outputs[:, :count]
+    return _Scored(split, scores, known[rows], np.bincount(known[labeled], minlength=num_classes), store.class_names)

@@ -52,7 +52,6 @@ _WARMUP = 500
 # Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
 _LR_DROPS = (0.75, 0.9167)
 _PLACES = ("pos_embed", "cls_token", "reg_token")
-_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
 class Updates(NamedTuple):
@@ -107,7 +106,7 @@ def train_detector(
         config.detector,
         num_classes,
         shorter_side=config.shorter_side,
-        longer_side=config.longest_side,
+        longer_side=_longer_side(config),
         proposals=config.proposals,
         samples=config.samples_per_image,
         seed=seed,
@@ -116,8 +115,7 @@ def train_detector(
     body.autocast = runtime.autocast
     if not config.tune:
         body.backbone.requires_grad_(False)
-    optimizer = torch.optim.AdamW(_groups(detector, body, config), lr=config.lr)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer = torch.optim.AdamW(_groups(detector, config), lr=config.lr)
     detector.train()
     keep_statistics(body.backbone)
     if not config.tune:
@@ -125,8 +123,8 @@ def train_detector(
     progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
     with _seeded(runtime.device, seed), progress as task:
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * updates.factor(step)
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr * updates.factor(step)
             moved = [{name: value.to(runtime.device) for name, value in target.items()} for target in targets]
             losses = detector(_on(images, runtime), moved)
             loss = torch.stack([value.float() for value in losses.values()]).sum()
@@ -152,31 +150,19 @@ def _seeded(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
-    """Return groups of parameters by rate and decay."""
-    depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
-    if config.layer_decay < 1 and not depth:
-        raise ConfigError(
-            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Omit it, or choose a ViT."
-        )
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+def _groups(detector: nn.Module, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
+    """Return the parameters that are trained, those with weight decay and those without."""
+    groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
-        rate = config.lr * config.layer_decay ** layer_depth(name, depth)
-        groups.setdefault((rate, decay), []).append(parameter)
-    return [{"params": own, "lr": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
+        if parameter.requires_grad:
+            decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
+            groups.setdefault(decay, []).append(parameter)
+    return [{"params": own, "weight_decay": decay} for decay, own in groups.items()]
 
 
-def layer_depth(name: str, depth: int) -> int:
-    """Return the number of layers (blocks and final norm) between a backbone parameter and the feature pyramid."""
-    if not depth or not name.startswith("backbone.backbone.net."):
-        return 0
-    block = _BLOCK.search(name)
-    if block:
-        return depth - int(block[1])
-    return 0 if ".norm." in name or ".fc_norm." in name else depth + 1
+def _longer_side(config: EvaluateDetectionConfig) -> int:
+    """Return the most pixels of the longer side of an image."""
+    return config.shorter_side * 5 // 3
 
 
 def _batches(
@@ -414,7 +400,7 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    shown = "detector batch_size tune lr weight_decay layer_decay proposals samples_per_image precision".split()
+    shown = "detector batch_size tune lr weight_decay proposals samples_per_image precision".split()
     return {
         **{name: getattr(config, name) for name in shown},
         "train_split": rows.train,
@@ -426,7 +412,7 @@ def _protocol(
         "lr_drop_steps": list(updates.drops),
         "warmup_steps": updates.warmup,
         "shorter_side": config.shorter_side,
-        "longer_side": config.longest_side,
+        "longer_side": _longer_side(config),
         "train_sizes": [config.shorter_side],
         "mirror": not dataset.chiral,
         "seeds": list(range(config.seed, config.seed + config.seeds)),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +131,8 @@ def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.
 
 _SMALL: Final = 20_000
 _LR: Final = {"sgd": 10.0, "adamw": 0.01}
+# L2 penalty of the logistic regression.
+_L2: Final = 1e-3
 
 
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
@@ -159,7 +160,26 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "rescale": config.rescale,
         "max_gallery": config.max_gallery,
     }
-    outputs = _outputs(config, splits, num_classes, solver, protocol)
+    train = (splits.gallery, splits.gallery_labels, splits.queries)
+    outputs: list[NDArray[Any]] = []
+    with current_progress().task("train classifier", total=None):
+        if solver == "lbfgs":
+            outputs.append(logistic_regression(*train, num_classes=num_classes, l2=_L2))
+            protocol["l2"] = _L2
+        else:
+            seeds = range(config.seed, config.seed + config.seeds)
+            sgd: dict[str, Any] = {
+                "epochs": config.epochs,
+                "lr": config.lr or _LR[solver],
+                "batch_size": config.batch_size,
+            }
+            outputs += [
+                linear_probe(
+                    *train, num_classes=num_classes, seed=seed, optimizer=solver, rescale=config.rescale, **sgd
+                )
+                for seed in seeds
+            ]
+            protocol |= {**sgd, "seeds": list(seeds)}
     top1 = mean_and_std([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
@@ -177,56 +197,11 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
-    params = {key: value for key, value in protocol.items() if key != "sweep"}
-    made = store_scores(config, store, values, params)
+    made = store_scores(config, store, values, protocol)
     best: list[Cell] = [percent_and_std(top1), None if top5 is None else percent_and_std(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
     return SimpleResult(values, made, (table,))
-
-
-def _outputs(
-    config: EvaluateLinearConfig,
-    splits: LabeledSplits,
-    num_classes: int,
-    solver: Literal["lbfgs", "sgd", "adamw"],
-    protocol: dict[str, object],
-) -> list[NDArray[Any]]:
-    """Return the outputs for the queries, one array per training; the protocol gets what was chosen."""
-    outputs: list[NDArray[Any]] = []
-    with current_progress().task("train classifier", total=None):
-        if solver == "lbfgs":
-            l2, sweep = _choose_l2(config.l2, splits, num_classes, config.seed)
-            outputs.append(
-                logistic_regression(
-                    splits.gallery, splits.gallery_labels, splits.queries, num_classes=num_classes, l2=l2
-                )
-            )
-            protocol |= {"l2": l2, "sweep": sweep}
-        else:
-            seeds = range(config.seed, config.seed + config.seeds)
-            outputs += [
-                linear_probe(
-                    splits.gallery,
-                    splits.gallery_labels,
-                    splits.queries,
-                    num_classes=num_classes,
-                    epochs=config.epochs,
-                    lr=config.lr or _LR[solver],
-                    batch_size=config.batch_size,
-                    seed=seed,
-                    optimizer=solver,
-                    rescale=config.rescale,
-                )
-                for seed in seeds
-            ]
-            protocol |= {
-                "lr": config.lr or _LR[solver],
-                "epochs": config.epochs,
-                "batch_size": config.batch_size,
-                "seeds": list(seeds),
-            }
-    return outputs
 
 
 def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
@@ -235,28 +210,6 @@ def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
         return splits
     kept = np.sort(keyed_generator(seed, "gallery of evaluate linear").choice(len(splits.gallery), most, replace=False))
     return replace(splits, gallery=splits.gallery.subset(kept), gallery_labels=splits.gallery_labels[kept])
-
-
-def _choose_l2(
-    penalties: Sequence[float], splits: LabeledSplits, num_classes: int, seed: int
-) -> tuple[float, list[dict[str, float]]]:
-    """Return the penalty of highest accuracy on a held-out fifth of the gallery, and all that were tried."""
-    order = keyed_generator(seed, "choose l2").permutation(len(splits.gallery))
-    cut = max(1, len(order) // 5)
-    held, kept = order[:cut], order[cut:]
-    if len(penalties) == 1 or not len(kept):
-        return penalties[0], []
-    tried = []
-    for l2 in penalties:
-        logits = logistic_regression(
-            splits.gallery.subset(kept),
-            splits.gallery_labels[kept],
-            splits.gallery.subset(held),
-            num_classes=num_classes,
-            l2=l2,
-        )
-        tried.append({"l2": l2, "accuracy": top_k_accuracy(logits, splits.gallery_labels[held])})
-    return max(tried, key=lambda entry: entry["accuracy"])["l2"], tried
 
 
 # Passes of the training of --linear.

@@ -26,7 +26,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.formatting import percent
-from labelkit.metrics.classification import average_precision, eleven_point_average_precision
+from labelkit.metrics.classification import eleven_point_average_precision
 from labelkit.models.backbones.convnets import AlexNet
 from labelkit.models.backbones.vit import UnsupportedBackboneError
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork
@@ -88,13 +88,13 @@ class PresenceHead(nn.Module):
         return logits
 
 
-_MOMENTUM = 0.9
+_MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
 # Shares of the image that a training view shows, which is square, or its mirror image; updates after which the learning
 # rate is halved, again and again.
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 _PROTOCOL = (
-    "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "weight_decay", "clip_grad_norm", "seed",
+    "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "seed",
 )  # fmt: skip
 
 
@@ -152,9 +152,7 @@ def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
 def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec) -> None:
     """SGD on the cross-entropies of the classes, summed; what does not count has none."""
     head.layers.train()
-    optimizer = torch.optim.SGD(
-        head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=config.weight_decay
-    )
+    optimizer = torch.optim.SGD(head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
@@ -164,7 +162,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
                 raise DivergenceError("evaluate presence", f"the loss is not finite in step {step + 1}", "Lower --lr.")
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(head.layers.parameters(), config.clip_grad_norm)
+            nn.utils.clip_grad_norm_(head.layers.parameters(), _MAX_GRAD_NORM)
             optimizer.step()
             task.advance(1)
 
@@ -221,9 +219,11 @@ def _result(
     presence: NDArray[np.int8],
     trained: int,
 ) -> SimpleResult:
+    from sklearn.metrics import average_precision_score
+
     counted = [presence[:, label] >= 0 for label in range(len(names))]
     pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
-    over_all = [average_precision(*pair) for pair in pairs]
+    over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
     at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
     if np.isnan(over_all).all():
         raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
@@ -239,7 +239,11 @@ def _result(
         "mean_ap": mean_ap,
         "mean_ap_11": mean_ap_11,
         "classes": classes,
-        "protocol": {name: getattr(config, name) for name in _PROTOCOL},
+        "protocol": {
+            **{name: getattr(config, name) for name in _PROTOCOL},
+            "weight_decay": _WEIGHT_DECAY,
+            "clip_grad_norm": _MAX_GRAD_NORM,
+        },
     }
     row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
     columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]

@@ -15,12 +15,10 @@ from labelkit.options.memory import MemoryConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
-    STORE,
+    CheckpointOptions,
     DatasetOptions,
-    Device,
     DeviceOption,
     EvalSplitOption,
-    HeldOutOptions,
     LabelsOption,
     ListingOptions,
     MaxImagesOption,
@@ -128,7 +126,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """Options of ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
-    constants: ClassVar[Mapping[str, object]] = {"per_class": False}
+    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,)}
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -136,11 +134,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         "auto",
         description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
         "training; auto: lbfgs for up to 20,000 images, else sgd.",
-    )
-    l2: tuple[float, ...] = Field(
-        (1e-3,),
-        description="L2 penalty on the weights (lbfgs only); from several comma-separated values, the best on a "
-        "held-out fifth of the gallery is used.",
     )
     rescale: bool = Field(
         True,
@@ -164,13 +157,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     seed: int = Field(
         0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
     )
-
-    @field_validator("l2")
-    @classmethod
-    def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) < 0:
-            raise ValueError("must be one or more penalties of at least 0")
-        return value
 
     @model_validator(mode="after")
     def _features_as_they_are(self) -> EvaluateLinearConfig:
@@ -227,37 +213,16 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(
-    HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig, ScoresConfig
-):
+class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, ScoresConfig):
     """Options of ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
-    constants: ClassVar[Mapping[str, object]] = {"groups": "auto", "seen_only": False, "confusion": None}
+    constants: ClassVar[Mapping[str, object]] = {
+        "groups": "auto", "seen_only": False, "confusion": None, "checkpoint": None, "which": "last",
+        "data_root": None, "batch_size": None, "device": "auto", "threads": None,
+    }  # fmt: skip
 
-    checkpoint: Path | None = _STORE(None, "Run folder of a trained classifier, or a checkpoint in it.")
-    data_root: Path | None = _STORE(
-        None, "Folder with the named data sets (with --checkpoint); default: the folder used in the run."
-    )
-    index: Path | None = Field(  # type: ignore[assignment]  # or a run
-        None,
-        description="Store that contains a classifier's logits, instead of --checkpoint.",
-        json_schema_extra=STORE,
-    )
-    batch_size: int | None = _RUN(
-        None, "Images per forward pass (with --checkpoint); default: 16 on a CPU, 256 on a GPU.", ge=1
-    )
-    device: Device = _RUN("auto", "Compute device (with --checkpoint): auto, cpu, cuda, cuda:1 or mps.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> EvaluateClassificationConfig:
-        if self.checkpoint is not None and self.index is not None:
-            raise ValueError("pass either --checkpoint (a run folder) or --index (a store)")
-        if self.result is not None and self.checkpoint is not None:
-            raise ValueError("--result requires --index, since results are written next to a store")
-        if self.data_root is not None and self.index is not None:
-            raise ValueError("--data-root requires --checkpoint: a store needs no other data")
-        return self
+    split: str = Field("auto", description="Split to score; auto: test or val, if the store has either.")
 
 
 class EvaluatePresenceConfig(
@@ -268,6 +233,8 @@ class EvaluatePresenceConfig(
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
     constants: ClassVar[Mapping[str, object]] = {
         "lr_halving_steps": 5000,
+        "weight_decay": 1e-6,
+        "clip_grad_norm": 10.0,
         "max_scale": 0.5,
         "min_scale": 0.1,
     }
@@ -288,8 +255,6 @@ class EvaluatePresenceConfig(
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
-    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty on the weights.")
-    clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(
         0,
         ge=0,
@@ -303,7 +268,7 @@ class EvaluatePresenceConfig(
         return self
 
 
-class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsOption, GateConfig):
+class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
     """Options of ``labelkit evaluate probes``, with the defaults of SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
@@ -311,8 +276,9 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         "max_values": 9600,
     }
 
-    checkpoint: Path = _STORE(..., "Run folder, or a checkpoint in it.")
+    checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
+    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
         description="Where to train classifiers. convolutions: after each convolution of a plain network; "
@@ -438,6 +404,9 @@ class EvaluatePatchClustersConfig(DenseConfig):
         "absent_as_zero": False,
         "per_class": False,
         "grid": None,
+        "pca": 50,
+        "num_inits": 5,
+        "max_iterations": 50,
     }
 
     split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
@@ -447,14 +416,9 @@ class EvaluatePatchClustersConfig(DenseConfig):
         description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
         "clusters, each cluster gets its best class.",
     )
-    pca: int = Field(50, ge=1, description="Number of principal components kept of the standardized features.")
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
     )
-    num_inits: int = Field(
-        5, ge=1, description="Number of random starts per run; the start with the lowest inertia is kept."
-    )
-    max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
 
 class EvaluateTrackingConfig(DenseConfig):
@@ -499,6 +463,8 @@ class EvaluateDetectionConfig(
         "sheet": None,
         "per_class": False,
         "train_sizes": None,
+        "longer_side": None,
+        "layer_decay": 1.0,
     }
 
     dataset: str = _DATA(
@@ -509,10 +475,7 @@ class EvaluateDetectionConfig(
     )
     split: str = _DATA("auto", "Split to train on; auto: train.")
     image_size: int | None = _MODEL(
-        None, "Shorter image side in pixels; default: 800. The longer side is limited by --longer-side.", ge=32, le=2048
-    )
-    longer_side: int | None = _MODEL(
-        None, "Maximum longer image side in pixels; default: 5/3 of the shorter side (1333 for 800).", ge=32, le=4096
+        None, "Shorter image side in pixels; default: 800. The longer side is at most 5/3 of it.", ge=32, le=2048
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
@@ -528,13 +491,6 @@ class EvaluateDetectionConfig(
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     weight_decay: float = Field(
         0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."
-    )
-    layer_decay: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Layer-wise learning-rate decay for a plain ViT: the factor by which the rate falls from each "
-        "block to the block before it.",
     )
     proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
@@ -552,18 +508,9 @@ class EvaluateDetectionConfig(
     def _trainable(self) -> EvaluateDetectionConfig:
         if self.backbone == "pixels":
             raise ValueError("backbone pixels has no feature maps for detection: choose another backbone")
-        if self.longer_side is not None and self.longer_side < self.shorter_side:
-            raise ValueError(f"longer_side {self.longer_side} must be at least the shorter side, {self.shorter_side}")
-        if not self.tune and self.layer_decay < 1:
-            raise ValueError("layer_decay has no effect with --no-tune, which freezes the backbone")
         return self
 
     @property
     def shorter_side(self) -> int:
         """Length of the shorter side of images, in pixels."""
         return self.image_size or 800
-
-    @property
-    def longest_side(self) -> int:
-        """Maximum length of the longer side of images, in pixels."""
-        return self.longer_side or self.shorter_side * 5 // 3

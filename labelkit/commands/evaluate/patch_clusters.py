@@ -33,6 +33,8 @@ from labelkit.progress import current_progress
 
 # Patches that k-means sees, drawn by the seed.
 _MAX_PATCHES = 200_000
+# Principal components of the standardized features; random starts of k-means, and iterations of each.
+_COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
 # Row of the data set, pixels and mask of an image.
@@ -63,7 +65,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        groups = _group(maps, num_clusters, config, seed)
+        groups = _group(maps, num_clusters, seed)
         found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
         if not counts.counts.any():
             raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
@@ -83,9 +85,9 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "images": len(rows),
             "num_clusters": num_clusters,
             "matching": "one to one" if num_clusters == len(names) else "many to one",
-            "pca": config.pca,
-            "restarts": config.num_inits,
-            "iterations": config.max_iterations,
+            "pca": _COMPONENTS,
+            "restarts": _NUM_INITS,
+            "iterations": _MAX_ITER,
             "absent_as_zero": False,
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
@@ -115,7 +117,7 @@ def _reduced(
         raise ConfigError("--num-clusters", f"there are only {len(flat)} patches", "Use more images or a larger size.")
     mean, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
     standardized = ((flat - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
-    directions, _ = principal_directions(standardized, min(config.pca, standardized.shape[1]))
+    directions, _ = principal_directions(standardized, min(_COMPONENTS, standardized.shape[1]))
     reduced = (standardized @ directions.astype(np.float32)).reshape(*features.shape[:3], -1)
     images = [
         (int(row), pixels, mask)
@@ -125,9 +127,7 @@ def _reduced(
     return reduced, images
 
 
-def _group(
-    maps: NDArray[np.float32], num_clusters: int, config: EvaluatePatchClustersConfig, seed: int
-) -> list[NDArray[np.int64]]:
+def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDArray[np.int64]]:
     """Return the group of every patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
     seen = flat = maps.reshape(-1, maps.shape[-1])
@@ -135,9 +135,7 @@ def _group(
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
         raise ConfigError("--num-clusters", f"{num_clusters} clusters for {len(seen)} patches", "Request fewer.")
-    clustering = kmeans(
-        seen, num_clusters, generator=generator, num_inits=config.num_inits, max_iter=config.max_iterations
-    )
+    clustering = kmeans(seen, num_clusters, generator=generator, num_inits=_NUM_INITS, max_iter=_MAX_ITER)
     return [
         nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps
     ]

@@ -225,7 +225,6 @@ def _result(
     store = asked.store
     protocol = "self" if asked is held else "query-gallery"
     recall = scores.recall_at
-    duplicates = _num_duplicates(asked, held, scores)
     values: dict[str, object] = {
         "index": config.index,
         "protocol": protocol,
@@ -234,7 +233,6 @@ def _result(
         "n_queries": len(scores.query_rows),
         "n_lone": scores.num_lone,
         "n_tied": int(scores.tied.sum()),
-        "n_same_file": duplicates,
         "n_unlabeled": asked.num_unlabeled + (held.num_unlabeled if asked is not held else 0),
         "n_classes": len(np.unique(scores.labels)),
         "recall": {str(k): value for k, value in recall.items()},
@@ -262,10 +260,10 @@ def _tables(
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
     nmi = ([], []) if values["nmi"] is None else (["NMI"], [percent(values["nmi"])])
     who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
-    counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied", "same_file")]
+    counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied")]
     tables = [
         Table(f"in %, by cosine: {who}", [*columns, *nmi[0]], [[*cells, *nmi[1]]]),
-        Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
+        Table("", ["queries", "classes", "no match to find", "tied at the first match"], [counts]),
     ]
     if config.per_class:
         shown: list[list[Cell]] = [
@@ -283,19 +281,6 @@ def _tables(
 
 def _name(side: _Side) -> str:
     return f"{side.what} of {side.store.path.name}"
-
-
-def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int | None:
-    """Queries whose very file stands in the gallery once more, next to the query itself; ``None``: not known."""
-    if not (asked.store.has_images and held.store.has_images):
-        return None
-    there = held.store.sha256[held.rows]
-    keys, counts = np.unique(there.view("S32").ravel(), return_counts=True)
-    wanted = asked.store.sha256[asked.rows[scores.query_rows]].copy().view("S32").ravel()
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    times = np.where(keys[place] == wanted, counts[place], 0)
-    itself = _own_rows(asked, held)[scores.query_rows] >= 0
-    return int((times > itself).sum())
 
 
 def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.parquet import Values, check_parquet, write_parquet
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ExportConfig
 from labelkit.errors import CheckpointError, ConfigError, StoreError
@@ -25,6 +24,7 @@ from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
 from labelkit.store.writer import strings
 
 _SINGLE = ("cluster_ids", "pseudo_labels")
+Values = Sequence[str | None] | NDArray[Any]
 
 
 @dataclass
@@ -58,35 +58,26 @@ def export_store(config: ExportConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store or result cannot be used, or lacks what is asked for.
-        ConfigError: a file exists, Parquet cannot be written, or the result has no such form.
+        ConfigError: a file exists, or the result has no such form.
         ResourceError: the disk is full, ...
     """
     started = time.monotonic()
-    kind, out = config.kind, config.file
+    kind, out = config.kind, config.out
     names_path = out.with_suffix(".ids.csv")
     paths = (out, names_path) if kind == ".npy" else (out,)
-    check_output(config, out, "export")
     if kind == ".npy":
         check_output(config, names_path, "csv")
-    if kind == ".parquet":
-        check_parquet()
     store = open_store(config.index)
     if config.what == "model":
         return export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
-    writers: dict[str, Callable[[BinaryIO], None]] = {
-        ".npy": lambda file: _write_npy(file, export),
-        ".npz": lambda file: _write_npz(file, export),
-        ".parquet": lambda file: write_parquet(
-            file, export.columns, None if export.embeddings is None else export.blocks(), store.dim
-        ),
-    }
     if kind == ".npy":
         commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
     if kind == ".csv":
         commit_bytes(out, _csv_lines(export), replace=config.overwrite)
     else:
-        commit_file(out, writers[kind], replace=config.overwrite)
+        write = _write_npy if kind == ".npy" else _write_npz
+        commit_file(out, lambda file: write(file, export), replace=config.overwrite)
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {
@@ -124,7 +115,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     from labelkit.commands.common.networks import recorded_network
     from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
 
-    started, out = time.monotonic(), config.file
+    started, out = time.monotonic(), config.out
     missing = missing_packages()
     if missing:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
+from labelkit.commands.common.images.read import in_threads
 from labelkit.commands.common.locations import remember_images
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ImportConfig
@@ -259,7 +258,6 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
     file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
     image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)
-    bad: list[str] = []
 
     def look(row: int) -> str | None:
         try:
@@ -271,14 +269,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
         file_sizes[row], image_sizes[row] = len(content), (height, width)
         return None
 
-    with (
-        current_progress().task("images", total=len(sample_ids)) as task,
-        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-    ):
-        for fault in pool.map(look, range(len(sample_ids))):
-            task.advance(1)
-            if fault is not None:
-                bad.append(fault)
+    bad = [fault for fault in in_threads(look, range(len(sample_ids)), "images") if fault is not None]
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -18,7 +19,7 @@ _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
-EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
+EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".onnx")
 IDS_SUFFIXES = (".csv", ".txt")
 
 
@@ -108,16 +109,13 @@ class ExportConfig(OverwriteOption, IndexOption):
     """Options of ``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)
+    constants: ClassVar[Mapping[str, object]] = {"format": None}
 
-    out: Path | None = _OUTPUT(
-        None,
-        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz, .csv, or "
-        ".parquet (needs pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: next "
-        "to the store, with its name and the extension of --format.",
+    out: Path = _OUTPUT(
+        ...,
+        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz or .csv; .onnx for --what model "
+        "(needs onnx, onnxruntime, onnxscript).",
         makes="export",
-    )
-    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = _OUTPUT(
-        None, "File format; default: by the extension of --out."
     )
     what: Literal["embeddings", "labels", "result", "model"] = _STORE(
         "embeddings",
@@ -131,16 +129,8 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @field_validator("out")
     @classmethod
-    def _out_is_known(cls, path: Path | None) -> Path | None:
-        return None if path is None else _suffix(path, EXPORT_SUFFIXES)
-
-    @model_validator(mode="after")
-    def _format_is_known(self) -> ExportConfig:
-        if self.out is None and self.format is None:
-            raise ValueError("pass --out FILE, or --format to write a file next to the store")
-        if self.out is not None and self.format is not None and self.kind != f".{self.format}":
-            raise ValueError(f"--format {self.format} and --out {self.out.name} are different formats: remove --format")
-        return self
+    def _out_is_known(cls, path: Path) -> Path:
+        return _suffix(path, EXPORT_SUFFIXES)
 
     @model_validator(mode="after")
     def _result_is_named(self) -> ExportConfig:
@@ -151,7 +141,7 @@ class ExportConfig(OverwriteOption, IndexOption):
     @model_validator(mode="after")
     def _model_is_onnx(self) -> ExportConfig:
         if (self.what == "model") != (self.kind == ".onnx"):
-            raise ValueError("--what model writes only ONNX: pass --out NAME.onnx or --format onnx")
+            raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":
             raise ValueError("--checkpoint requires --what model")
         return self
@@ -159,12 +149,4 @@ class ExportConfig(OverwriteOption, IndexOption):
     @property
     def kind(self) -> str:
         """Suffix of the exported file, in lower case."""
-        return f".{self.format}" if self.out is None else self.out.suffix.lower()
-
-    @property
-    def file(self) -> Path:
-        """File to export to, next to ``photos.h5``: ``photos.npy``, ``photos.labels.csv`` or ``photos.RESULT.csv``."""
-        if self.out is not None:
-            return self.out
-        part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")
-        return self.index.with_name(f"{self.index.stem}{part}{self.kind}")
+        return self.out.suffix.lower()

@@ -11,7 +11,6 @@ from labelkit.options.shared import (
     AddedLabelsOption,
     IndexOption,
     OverwriteOption,
-    SheetOption,
     SplitOption,
     StoredImagesOptions,
 )
@@ -22,7 +21,7 @@ _STORE = panel("Store", preset=False)
 _SELECTION_ONLY = panel("Selection", preset=False)
 
 
-class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
+class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption):
     """Options shared by the ``labelkit find`` commands."""
 
     out: Path = _OUTPUT(..., "CSV to write.", makes="csv")

@@ -5,18 +5,16 @@ The table that ``labelkit find`` writes.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.commands.common.images.read import embedded_pixels, indexed_images, pixels_by_name
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.read import embedded_pixels, in_threads, indexed_images, pixels_by_name
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError
@@ -27,8 +25,6 @@ from labelkit.store.embeddings import EmbeddingStore
 
 T = TypeVar("T")
 
-# images that are on their way through the threads at a time
-_TOGETHER = 512
 # lines of a sheet; more would be too many to look at
 _MOST_LINES = 100
 
@@ -84,17 +80,12 @@ class StoredImages:
             return pixels if isinstance(pixels, str) else work(pixels)
 
         places = range(len(self.rows)) if wanted is None else wanted.tolist()
-        total = len(places)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=total) as task:
-            for start in range(0, total, _TOGETHER):
-                part = places[start : start + _TOGETHER]
-                for place, found in zip(part, pool.map(one, part), strict=True):
-                    if isinstance(found, str):
-                        self.left_out[found] += 1
-                    else:
-                        yield place, found
-                task.advance(len(part))
-        self._tell(total)
+        for place, found in zip(places, in_threads(one, places, what), strict=True):
+            if isinstance(found, str):
+                self.left_out[found] += 1
+            else:
+                yield place, found
+        self._tell(len(places))
 
     def _tell(self, total: int) -> None:
         if not self.left_out:
@@ -126,17 +117,15 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
         pixels_of = pixels_by_name(self.files)
         shown = [
-            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[: config.columns]]
+            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MOST_LINES]
         ]
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested, of groups of pictures (position, texts below) that stay together."""
-        size = len(groups[0]) if groups else 1
-        beside = max(1, config.columns // size)
-        lines = [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)]
-        self.draw(config.model_copy(update={"columns": max(size, config.columns)}), lines)
+        beside = IMAGES_PER_LINE // len(groups[0]) if groups else 1
+        self.draw(config, [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)])
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:

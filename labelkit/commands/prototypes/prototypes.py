@@ -19,7 +19,6 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     """Compute well-separated class prototypes on the sphere, write them, and compare them with theoretical bounds.
 
     Raises:
-        ConfigError: nowhere to draw.
         OutputExistsError: the file is there and has other content.
         ResourceError: no such device, the disk is full, ...
     """
@@ -45,7 +44,6 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     spread = measure_spread(made.vectors)
     out = config.out or Path(f"prototypes-{config.num_classes}x{config.embed_dim}.h5")
     digest = write_prototypes(out, made.vectors, made.recipe, asdict(spread), overwrite=config.overwrite)
-    paths: tuple[Path, ...] = (out,)
     values: dict[str, object] = {
         "path": out,
         "classes": config.num_classes,
@@ -58,15 +56,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         "content_digest": digest,
         "seconds": round(seconds, 3),
     }
-    if config.plot is not None:
-        from labelkit.commands.common.images.plots import (
-            write_spread_plot,  # matplotlib loads only where something is drawn
-        )
-
-        write_spread_plot(config.plot, made.vectors, max_cosine_bound(config.num_classes, config.embed_dim))
-        paths = (out, config.plot)
-        values["plot"] = config.plot
-    return SimpleResult(values, paths, (_table(made, spread, config),))
+    return SimpleResult(values, (out,), (_table(made, spread, config),))
 
 
 def _device(config: PrototypesConfig) -> str:

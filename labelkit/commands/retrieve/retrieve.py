@@ -15,7 +15,6 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import has_room, stored_rows, zero_rows
 from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
 from labelkit.commands.common.labels import with_labels
-from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import (
@@ -96,13 +95,11 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     images: ImageDataset | None = None
     if config.query is not None and not is_store(config.query):
         images = query_images(config.query, **config.listing())
-    with preload_embedding(0 if images is None else len(images), config.checkpoint, config.device):
-        opened = open_store(config.index)
-        store = with_labels(opened, config.labels, config.label_column)
-        if config.k > store.n:
-            raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
-        check_result_name(config, store, "neighbors", **_settings(config))
-        gallery = _gallery(store, config)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    if config.k > store.n:
+        raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
+    check_result_name(config, store, "neighbors", **_settings(config))
+    gallery = _gallery(store, config)
     if images is not None:
         queries = embedded_images(
             images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, OutputExistsError, Refused, StoreError, output_exists
+from labelkit.errors import Mismatch, output_exists
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -25,7 +25,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
-from labelkit.store.results import Result, list_results, open_result, read_result
+from labelkit.store.results import list_results, open_result, read_result
 from labelkit.store.writer import Contents, Stream, install_store
 
 
@@ -33,21 +33,18 @@ def pack_results(config: PackConfig) -> SimpleResult:
     """Write a store and all its results as one file, or as a file with shards.
 
     Raises:
-        ConfigError: the output is the store itself.
-        StoreError: the store or a result cannot be used, results are stale, or the output has other content.
+        OutputExistsError: the output is there.
+        StoreError: the store or a result cannot be used, or results are stale.
         ResourceError: the disk is full, no permission, ...
     """
     store = open_store(config.index)
-    packed, already_there = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
+    packed = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
     size = size_of(packed.path)
     if packed.num_shards:
         size += sum(map(size_of, shards_folder(packed.path).glob("*.h5")))
-    progress = current_progress()
-    if already_there:
-        progress.message(f"{packed.path} already exists, with the same content")
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
-        progress.message(f"the patches in {patches_folder(config.index)} are separate files and stay there")
+        current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and stay there")
     values: dict[str, object] = {
         "index": config.index,
         "path": packed.path,
@@ -56,46 +53,36 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "shards": packed.num_shards,
         "results": list(packed.packed_results),
         "bytes": size,
-        "already_there": already_there,
         "patches_left_out": has_patches,
     }
-    rows: list[list[Cell]] = [[name] for name in packed.packed_results]
     split = f" in {packed.num_shards} shards" if packed.num_shards else ""
-    count = "1 result" if len(rows) == 1 else f"{len(rows)} results"
-    title = f"{store.n:,} rows{split} and {count}, {size / 1e6:.2f} MB"
-    return SimpleResult(values, (packed.path,), (Table(title, ["result"], rows),))
+    title = f"{store.n:,} rows{split} and all results, {size / 1e6:.2f} MB"
+    return SimpleResult(values, (packed.path,), (Table(title, ["result"], [[name] for name in packed.packed_results]),))
 
 
 _SMALL_BYTES = 1 << 16
 
 
 def pack_store(
-    store: EmbeddingStore,
-    out: Path,
-    *,
-    shards: int | None = None,
-    overwrite: bool = False,
-) -> tuple[EmbeddingStore, bool]:
-    """Write a store and all its results as one file, block by block, completely or not at all.
+    store: EmbeddingStore, out: Path, *, shards: int | None = None, overwrite: bool = False
+) -> EmbeddingStore:
+    """Write a store and its results as one file, block by block, completely or not at all; return the new store.
 
     Args:
         store: the store; it may be packed itself.
         out: file to write.
         shards: files that the rows are spread over; ``None``: it is one file, also where the old one is split.
-        overwrite: replace a file of other content. The same content written twice is no error.
-
-    Returns:
-        The new store, and whether it was there already and was left as it is.
+        overwrite: replace a file that is there.
 
     Raises:
         StoreError: a result cannot be used.
-        OutputExistsError: the file is there and has other content.
+        OutputExistsError: the file is there.
         Damaged: a block of rows is not as it was written.
         ResourceError: the disk is full, no permission, ...
     """
-    results = {name: read_result(store, name) for name in list_results(store)}
-    if not overwrite and out.exists():
-        return _check_same(out, store, results, sharded=shards is not None), True
+    if out.exists() and not overwrite:
+        raise output_exists(out)
+    results = [read_result(store, name).name for name in list_results(store)]
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
@@ -106,34 +93,8 @@ def pack_store(
             _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
         size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
         check_space(out, size, out, "the packed store")
-        try:
-            install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-        except OutputExistsError:
-            # Another process was first, just now.
-            return _check_same(out, store, results, sharded=shards is not None), True
-        except UnicodeEncodeError as error:
-            problem = f"would contain {error.object!r}, a name that is not UTF-8"
-            raise Refused(str(out), problem, "Delete the results written by other programs.") from error
-    return open_store(out), False
-
-
-def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result], *, sharded: bool) -> EmbeddingStore:
-    """Accept a file that holds the same already, and return it.
-
-    Raises:
-        OutputExistsError: it holds something else.
-    """
-    try:
-        there = open_store(out)
-        packed = {name: read_result(there, name, allow_stale=True).content_digest for name in there.packed_results}
-    except StoreError as error:
-        raise output_exists(out, state=f"and cannot be used ({error.problem})") from error
-    wanted = {name: result.content_digest for name, result in results.items()}
-    if there.content_digest != store.content_digest or packed != wanted:
-        raise output_exists(out, state="and has other content")
-    if sharded != bool(there.num_shards):
-        raise output_exists(out, state="and holds the same " + ("in one file" if sharded else "in shards"))
-    return there
+        install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+    return open_store(out)
 
 
 def _take(file: CheckedFile, group: str, contents: Contents) -> None:

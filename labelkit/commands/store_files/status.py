@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,16 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError
 from labelkit.progress import current_progress
-from labelkit.store import schema
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.plans import embedding_run_folder, patches_run_folder, stored_plan
-from labelkit.store.reader import open_file
 from labelkit.store.results import list_results
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
-
-
-@dataclass(frozen=True)
-class StatusReport(SimpleResult):
-    """Result of ``labelkit status`` or ``labelkit verify``, with the error to end the command with, if any.
-
-    Attributes:
-        fault: why a store or its patches cannot be used, to end with; ``None``: they can, or are not there yet.
-    """
-
-    fault: LabelkitError | None = None
 
 
 def report_status(config: StatusConfig) -> SimpleResult:
@@ -57,7 +43,8 @@ def report_status(config: StatusConfig) -> SimpleResult:
 
 def _look_at_store(out: Path) -> SimpleResult:
     with current_progress().task("parts") as task:
-        run, dense = embedding_status(out, task.advance), patches_status(out, task.advance)
+        run = embedding_status(out, task.advance)
+    patches_pending = patches_run_folder(out).exists()
     store: EmbeddingStore | None = None
     patches: PatchSet | None = None
     fault: StoreError | None = None
@@ -66,7 +53,7 @@ def _look_at_store(out: Path) -> SimpleResult:
         patches = open_patches(store) if store is not None and patches_folder(out).is_dir() else None
     except StoreError as error:
         fault = error
-    if store is None and fault is None and run is None and dense is None:
+    if store is None and fault is None and run is None and not patches_pending:
         problem = "there is neither a store nor an unfinished run of this name"
         raise NotAStore(str(out), problem, "Check the name, or create the store with `labelkit embed`.")
     records: dict[str, dict[str, Any] | None] = {
@@ -75,23 +62,22 @@ def _look_at_store(out: Path) -> SimpleResult:
         if patches is None
         else {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer},
         "run": None if run is None else _run_record(run),
-        "patches_run": None if dense is None else _run_record(dense),
     }
-    state = "finished" if store and not run and not dense else "unfinished" if store or not fault else "damaged"
+    is_done = run is None and not patches_pending
+    state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
     there = "finished" if store else "cannot be used" if fault else "not there yet"
     tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
-    for title in ("patches", "run", "patches_run"):
-        if (record := records[title]) is not None:
-            tables.append(Table(title.replace("_", " "), ["what", "found"], _rows_of(record)))
-    for status in (run, dense):
-        if status is not None and status.damaged:
-            tables.append(_fault_table([error for _, error in status.damaged]))
+    tables += [
+        Table(title, ["what", "found"], _rows_of(records[title])) for title in ("patches", "run") if records[title]
+    ]
+    if run is not None and run.damaged:
+        tables.append(_fault_table([error for _, error in run.damaged]))
     skipped = run.skipped if run is not None else store.skipped if store is not None else []
     if skipped:
         tables.append(_first_rows("skipped", ["image", "reason"], [[*pair] for pair in skipped], _SHOWN_SKIPPED))
     faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return StatusReport(values, (), tuple(tables), fault)
+    return SimpleResult(values, (), tuple(tables), fault=fault)
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
@@ -126,7 +112,7 @@ class RunStatus:
     Attributes:
         folder: of the run.
         planned_images: images of the plan.
-        planned_parts: parts of the plan, or files of patches; of these as many as the first one says, 0 without one.
+        planned_parts: parts of the plan.
         done_parts: those that are there and verify.
         num_images: images in them, skipped ones not counted.
         num_bytes: of them.
@@ -142,18 +128,6 @@ class RunStatus:
     num_bytes: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     damaged: list[tuple[str, StoreError]] = field(default_factory=list)
-
-    @contextmanager
-    def counting(self, path: Path, report: Callable[[int], None]) -> Iterator[None]:
-        """Count a part that the block reads without an error, else note it as damaged."""
-        try:
-            yield
-        except StoreError as error:
-            self.damaged.append((path.name, error))
-            return
-        self.done_parts += 1
-        self.num_bytes += path.stat().st_size
-        report(1)
 
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
@@ -175,45 +149,27 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         return None
     plan = stored_plan(folder)
     if plan is None:
-        raise _no_plan(folder)
+        remedy = "Delete the run folder, or repeat the command with --overwrite."
+        problem = "is not a plan: the file was changed, or the disk is failing"
+        raise Damaged(str(folder / "plan.json"), problem, remedy)
     run = EmbeddingRun(out, plan)
     status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
     for number in range(plan.num_parts):
-        if run.path(number).exists():
-            with status.counting(run.path(number), report):
-                part = run.load(number)
-                status.num_images += len(part.arrays["embeddings"])
-                names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
-                status.skipped += zip(names, part.reasons, strict=True)
+        path = run.path(number)
+        if not path.exists():
+            continue
+        try:
+            part = run.load(number)
+        except StoreError as error:
+            status.damaged.append((path.name, error))
+            continue
+        status.done_parts += 1
+        status.num_images += len(part.arrays["embeddings"])
+        status.num_bytes += path.stat().st_size
+        names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
+        status.skipped += zip(names, part.reasons, strict=True)
+        report(1)
     return status
-
-
-def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Return the progress of the unfinished run that writes a store's patches, verifying every file.
-
-    Args, Returns, Raises: as :func:`embedding_status`.
-    """
-    folder = patches_run_folder(out)
-    plan = read_plan(folder)
-    if plan is None:
-        return None
-    try:
-        planned = int(plan["rows"]["files"]["count"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _no_plan(folder) from error
-    files = sorted((folder / "parts").glob("SET-*-of-*.h5"))
-    status = RunStatus(folder, planned, int(files[0].stem.rpartition("-")[2]) if files else 0)
-    for path in files:
-        with status.counting(path, report), open_file(path, schema.FORMAT_STORE) as file:
-            for _ in file.verified_blocks("patches"):
-                pass
-            status.num_images += len(file.read_strings("sample_ids"))
-    return status
-
-
-def _no_plan(folder: Path) -> Damaged:
-    remedy = "Delete the run folder, or repeat the command with --overwrite."
-    return Damaged(str(folder / "plan.json"), "is not a plan: the file was changed, or the disk is failing", remedy)
 
 
 def _run_record(status: RunStatus) -> dict[str, Any]:

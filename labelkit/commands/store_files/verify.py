@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import Cell, Table
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import StatusReport, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -43,7 +42,6 @@ from labelkit.training.run_status import (
     training_status,
 )
 
-_SHOWN_IMAGES = 50
 _NAMED_IMAGES = 5
 MISSING = "is missing"
 Report = Callable[[int], None]
@@ -55,7 +53,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def verify_path(config: VerifyConfig) -> StatusReport:
+def verify_path(config: VerifyConfig) -> SimpleResult:
     """Verify a file or folder that labelkit wrote, and collect its faults instead of raising them.
 
     Raises:
@@ -76,7 +74,16 @@ def verify_path(config: VerifyConfig) -> StatusReport:
     values: dict[str, object] = {
         "path": config.index,
         "ok": not faults,
-        "checked": [_record(one) for one in checked],
+        "checked": [
+            {
+                "kind": one.kind,
+                "where": one.where,
+                "blocks": one.blocks,
+                "bytes": one.num_bytes,
+                "faults": [fault.to_json() for fault in one.faults],
+            }
+            for one in checked
+        ],
         "images": images
         and {**images, "faults": [{"image": name, "problem": what} for name, what in images["faults"]]},
     }
@@ -86,8 +93,10 @@ def verify_path(config: VerifyConfig) -> StatusReport:
     ]
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
-        tables += _image_tables(images)
-    return StatusReport(values, (), tuple(tables), _all_in_one(config.index, faults))
+        total, wrong = images["total"], len(images["faults"])
+        columns = ["images", "same", "other"]
+        tables.append(Table(f"images below {images['root']}", columns, [[total, total - wrong, wrong]]))
+    return SimpleResult(values, (), tuple(tables), fault=_all_in_one(config.index, faults))
 
 
 def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
@@ -108,8 +117,8 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
         return [_of_checkpoint(checkpoint_status(path))]
     if (path / CONFIG).exists():
         return _of_training(training_status(path))
-    if (path / "plan.json").exists():
-        return _of_embedding(path)
+    if (path / "plan.json").exists():  # an unfinished store, or its patches
+        return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
         add_checkpoints(path, status)
@@ -128,20 +137,6 @@ def _of_checkpoint(status: CheckpointStatus) -> Verified:
 def _of_training(status: TrainingStatus) -> list[Verified]:
     run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
     return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
-
-
-def _of_embedding(folder: Path) -> list[Verified]:
-    """Check the parts of a store or of patches that are being made."""
-    name = folder.name.removesuffix(".run").removesuffix(".patches")
-    look = patches_status if folder.name.endswith(".patches.run") else embedding_status
-    found = Verified("unfinished run", str(folder))
-    with found.collecting():
-        status = look(folder.with_name(name))
-        if status is None or status.folder != folder:
-            raise NotAStore(str(folder), "is not a run folder", "Pass NAME.h5.run, or the store.")
-        found.blocks, found.num_bytes = status.done_parts, status.num_bytes
-        found.faults += [error for _, error in status.damaged]
-    return [found]
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
@@ -170,21 +165,6 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
         remedy = "Pass the folder to which image names are relative, as in `labelkit embed`."
     problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
     return DatasetError(str(images["root"]), problem, remedy)
-
-
-def _record(one: Verified) -> dict[str, object]:
-    faults = [fault.to_json() for fault in one.faults]
-    return {"kind": one.kind, "where": one.where, "blocks": one.blocks, "bytes": one.num_bytes, "faults": faults}
-
-
-def _image_tables(images: dict[str, Any]) -> list[Table]:
-    total, faults = images["total"], images["faults"]
-    rows: list[list[Cell]] = [[total, total - len(faults), len(faults)]]
-    tables = [Table(f"images below {images['root']}", ["images", "same", "other"], rows)]
-    if faults:
-        title = "" if len(faults) <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {len(faults)}; --json names all"
-        tables.append(Table(title, ["image", "state"], [[*fault] for fault in faults[:_SHOWN_IMAGES]]))
-    return tables
 
 
 @dataclass
@@ -231,7 +211,7 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
             found = Verified(file.format.removeprefix("labelkit."), str(path))
             _compare_blocks(file, found, report)
             if file.format == schema.FORMAT_RESULT:
-                _check_result(file, path, path.stem, _owner(path), found)
+                _check_result(file, path, path.stem, _store_beside(path.resolve().parent), found)
                 return [found]
             reader = _READERS.get(file.format)
     except StoreError as error:
@@ -248,8 +228,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
     Raises:
         ResourceError: the store cannot be read.
     """
-    path = folder.with_name(folder.name.removesuffix(".results"))
-    store = _open_if_there(path)
+    path, store = folder.with_suffix(""), _store_beside(folder)
     return [_verify_result(path, name, store, report) for name in results_beside(path)]
 
 
@@ -265,7 +244,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
     except StoreError as error:
         listing.faults.append(error)
         return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
-    store = _open_if_there(folder.with_name(folder.name.removesuffix(".patches")))
+    store = _store_beside(folder)
     if store is not None:
         with listing.collecting():
             check_owner(folder, listed, store)
@@ -332,16 +311,10 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
         parse_result(file, path, name, None if stale or store is None else store.n, stale=stale)
 
 
-def _owner(path: Path) -> EmbeddingStore | None:
-    """Open the store that a result lies next to, if there is one."""
-    folder = path.resolve().parent
-    return (
-        _open_if_there(folder.with_name(folder.name.removesuffix(".results"))) if folder.suffix == ".results" else None
-    )
-
-
-def _open_if_there(path: Path) -> EmbeddingStore | None:
-    if not path.is_file():
+def _store_beside(folder: Path) -> EmbeddingStore | None:
+    """Open the store that ``NAME.h5.results`` or ``NAME.h5.patches`` is of, if it is there."""
+    path = folder.with_suffix("")
+    if folder.suffix not in (".results", ".patches") or not path.is_file():
         return None
     try:
         return open_store(path)

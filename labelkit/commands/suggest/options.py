@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 
 from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import AddedLabelsOption, IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
+from labelkit.options.shared import AddedLabelsOption, IndexOption, OverwriteOption, StoredImagesOptions
 
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 _SELECTION = panel("Selection")
 
 
-class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
+class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabelsOption):
     """Options of ``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)

@@ -21,7 +21,7 @@ from labelkit.algorithms.active_learning import (
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -306,5 +306,5 @@ def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[s
     ]
     if all(picture.pixels is None for picture in pictures):
         current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
-    lines = [pictures[start : start + config.columns] for start in range(0, len(pictures), config.columns)]
+    lines = [pictures[start : start + IMAGES_PER_LINE] for start in range(0, len(pictures), IMAGES_PER_LINE)]
     return write_contact_sheet(path, lines)

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, embedding_agreement
 from labelkit.data.image_bank import CachedViewBank, ImageBank, view_kinds
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
@@ -35,6 +34,8 @@ from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
 
 _FEW = 8
+# Images that both precisions embed before bf16 is taken, and how well these have to agree.
+_TRIED, _LEAST_COSINE, _LEAST_NEIGHBORS = 64, 0.999, 0.99
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _agrees_in_bf16(
     if exact or config.precision != "float32" or runtime.device.type != "cpu" or not has_native_bf16():
         return False
     spec, net = method.network.input_spec, _net(method)
-    rows = bank.rows[np.arange(min(TRIED, len(bank.rows))) * len(bank.rows) // min(TRIED, len(bank.rows))]
+    rows = bank.rows[np.arange(min(_TRIED, len(bank.rows))) * len(bank.rows) // min(_TRIED, len(bank.rows))]
     norm = Normalize(spec.mean, spec.std)
     was_training = method.training
     method.eval()
@@ -147,7 +148,7 @@ def _agrees_in_bf16(
                 found.append(tokens.float().flatten(1))
     method.train(was_training)
     found_alike = embedding_agreement(torch.cat(features[0]), torch.cat(features[1]))
-    return found_alike["cosine"] > LEAST_COSINE and found_alike["neighbors"] >= LEAST_NEIGHBORS
+    return found_alike["cosine"] > _LEAST_COSINE and found_alike["neighbors"] >= _LEAST_NEIGHBORS
 
 
 def cache_views(
@@ -288,3 +289,21 @@ def _net(method: Method[Any]) -> nn.Module:
     network: Any = method.network  # one with a frozen part is built on a backbone
     net: nn.Module = network.backbone.net
     return net
+
+
+def embedding_agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
+    """Measure how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
+
+    Returns:
+        ``cosine``: the least over images; ``neighbors``: share with the same nearest one.
+    """
+    if len(exact) < 2:
+        return {"cosine": 0.0, "neighbors": 0.0}
+    a, b = (nn.functional.normalize(rows.double(), dim=1) for rows in (exact, rough))
+    cosine = (a * b).sum(dim=1).min().item()
+    nearest = [(rows @ rows.T).fill_diagonal_(-torch.inf).argmax(dim=1) for rows in (a, b)]
+    # of another run on this machine, the digits behind may differ; the plan of a store holds these
+    return {
+        "cosine": round(cosine, 4) if np.isfinite(cosine) else 0.0,
+        "neighbors": round((nearest[0] == nearest[1]).double().mean().item(), 4),
+    }

@@ -38,9 +38,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     labels: Path | None = _TRUTH(
         None,
-        "Labels for evaluating the run; training uses none. A CSV with a path column and a label column, "
-        "or a result from `labelkit label`: its name, or OTHER.h5.results/NAME.h5 if it belongs to another store. "
-        "Default: the labels of the store or the images.",
+        "Labels for evaluating the run; training uses none: a CSV with a path column and a label column. Default: the "
+        "labels of the store or the images.",
     )
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)

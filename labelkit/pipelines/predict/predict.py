@@ -20,7 +20,6 @@ from labelkit.algorithms.answer_rule import AnswerRule, group_rule
 from labelkit.algorithms.row_blocks import square_roots
 from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
-from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
@@ -156,12 +155,11 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         raise DatasetError(
             "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
         )
-    with preload_embedding(len(photos), config.checkpoint, config.device):
-        store, result, rule = open_source(config.from_, config.result)
-        min_confidence = config.min_confidence
-        if min_confidence is None:
-            min_confidence = float(result.params.get("min_confidence", 0.0))  # none of groups
-        asked = [rows_of_other(store, path) for path in stores]
+    store, result, rule = open_source(config.from_, config.result)
+    min_confidence = config.min_confidence
+    if min_confidence is None:
+        min_confidence = float(result.params.get("min_confidence", 0.0))  # none of groups
+    asked = [rows_of_other(store, path) for path in stores]
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
@@ -187,7 +185,7 @@ def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
     """
     if config.labels is None:
         return {}
-    images = LabeledImages("this call", names, None, None)
+    images = LabeledImages("this call", names, None)
     return {names[place]: text for place, text in read_csv_labels(config.labels, images, config.label_column).items()}
 
 

@@ -254,7 +254,7 @@ def _read_user_table(
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
-    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
+    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))

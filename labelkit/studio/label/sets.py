@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.label_files import own_result, read_labels
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.parquet import check_parquet, write_parquet
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.progress import current_progress
@@ -81,7 +80,11 @@ def check_set(config: LabelConfig) -> None:
     if config.export is None or out is None:
         return
     if config.export == "atlas":
-        check_parquet()
+        try:
+            import pyarrow.parquet  # noqa: F401 - to see whether it is there
+        except ImportError as error:
+            problem = "writing Parquet needs pyarrow, which is not installed"
+            raise ConfigError("--out", problem, "Run `pip install pyarrow`.") from error
     if config.export in SET_FILES:
         check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -113,8 +116,16 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     if config.export == "coco":
         commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
     elif config.export == "atlas":
-        columns = _atlas(config, store, final, found)
-        commit_file(config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table(
+            {
+                name: pa.array(values) if isinstance(values, np.ndarray) else pa.array(list(values), pa.string())
+                for name, values in _atlas(config, store, final, found).items()
+            }
+        )
+        commit_file(config.out, lambda file: pq.write_table(table, file), replace=config.overwrite)
     else:
         return _folder(config, store, found)
     return len(found.rows)

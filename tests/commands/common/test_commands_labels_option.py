@@ -12,8 +12,6 @@ import pytest
 from labelkit.commands.common.labels import labels_to_use, with_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.studio.label.label import label_images
-from labelkit.studio.label.options import LabelConfig
 
 Labelkit = Callable[..., Any]
 
@@ -86,27 +84,12 @@ def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any
     assert store.labels.tolist() == [0, 1, 0, -1]
 
 
-def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    label_images(LabelConfig(index=plain.path, from_=write(tmp_path / "a.csv", "bee/01.png,x", "cat/02.png,y")))
-    (tmp_path / "photos").rename(tmp_path / "all")
-    (tmp_path / "all" / "bee").rename(tmp_path / "all" / "wasp")
-    (tmp_path / "all" / "cat" / "02.png").unlink()
-    embed(labelkit, tmp_path / "all", tmp_path / "all.h5", "--label-split", "none")
-    result = tmp_path / "photos.h5.results" / "labels-1.h5"
-    every = open_store(tmp_path / "all.h5")
-
-    assert used(every, result) == {"wasp/01.png": "x"}
-    assert used(plain, result) == used(plain, Path("labels-1")) == {"bee/01.png": "x", "cat/02.png": "y"}
-    answer = labelkit("suggest", "--index", every.path, "--labels", result, "-n", "1", "--out", tmp_path / "next.csv")
-    assert f"{result}: 1 of 2 labels belong to images that are used here (same file)" in answer.err
-
-
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="is not a result in the folder of results of its store"):
+    with pytest.raises(DatasetError, match=r"is not a CSV\. Write labels of a store as a CSV"):
         used(plain, plain.path)
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):
-        used(plain, tmp_path / "photos.h5.results" / "k-means.h5")
+        used(plain, Path("k-means"))
     with pytest.raises(ConfigError, match="requires --labels FILE"):
         labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
 

@@ -1,4 +1,4 @@
-"""What ``embed`` chooses to compute with: precision by a trial, ONNX Runtime by the network; recorded, and kept."""
+"""What ``embed`` chooses to compute with: ONNX Runtime by the network; recorded, and kept."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from labelkit.commands.common import embed_images as computing
-from labelkit.commands.common.embed_images import _is_depthwise, embedding_agreement
-from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.embed import embed as computing
+from labelkit.commands.embed.embed import _is_depthwise, embed_images
 from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.writing import EmbeddingRun
 from PIL import Image
 
 NANO: dict[str, Any] = {"backbone": "vit_nano_p8_32", "random_weights": True, "device": "cpu", "threads": 1}
@@ -24,64 +21,6 @@ NANO: dict[str, Any] = {"backbone": "vit_nano_p8_32", "random_weights": True, "d
 def embed(out: Path, photos: Path, **options: Any) -> EmbeddingStore:
     embed_images(EmbedConfig.model_validate({"out": out, "dataset": str(photos), **NANO, **options}))
     return open_store(out)
-
-
-def pretend_bf16(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
-    """What the processor is said to have; both precisions are computed all the same."""
-    monkeypatch.setattr(computing, "has_native_bf16", lambda: native)
-
-
-# ---- precision
-
-
-def test_agreement_is_whole_for_equal_rows_of_any_length_and_none_for_a_single_row() -> None:
-    rows = torch.eye(4) + 0.1 * torch.arange(16).reshape(4, 4)
-
-    assert embedding_agreement(rows, 3 * rows) == {"cosine": 1.0, "neighbors": 1.0}
-    assert embedding_agreement(rows[:1], rows[:1]) == {"cosine": 0.0, "neighbors": 0.0}
-
-
-def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> None:
-    angles = torch.tensor([0.0, 10.0, 40.0, 55.0])
-    moved = angles + torch.tensor([0.0, 16.0, 0.0, 0.0])  # 26: now nearest to 40, which stays nearest to 26
-    exact, rough = (
-        torch.stack([torch.cos(torch.deg2rad(a)), torch.sin(torch.deg2rad(a))], dim=1) for a in (angles, moved)
-    )
-
-    found = embedding_agreement(exact, rough)
-
-    assert found["cosine"] == pytest.approx(np.cos(np.deg2rad(16)), abs=1e-4)
-    assert found["neighbors"] == 0.5
-
-
-def test_a_processor_without_bf16_computes_in_float32_and_says_why(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_bf16(monkeypatch, native=False)
-
-    numerics = embed(tmp_path / "auto.h5", photos, precision="auto").model.numerics
-
-    assert (numerics["compute"], numerics["trial"]) == ("float32", {"bf16": "not native to this processor"})
-
-
-def test_an_interrupted_run_keeps_what_it_chose_on_another_processor(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_bf16(monkeypatch, native=True)
-    monkeypatch.setattr(computing, "LEAST_NEIGHBORS", 0.5)
-    whole = embed(tmp_path / "whole.h5", photos, precision="auto")
-
-    def stop(run: EmbeddingRun, max_bad: float, sharding: object) -> None:
-        raise RuntimeError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(EmbeddingRun, "publish", stop)
-        with pytest.raises(RuntimeError):
-            embed(tmp_path / "x.h5", photos, precision="auto")
-    pretend_bf16(monkeypatch, native=False)
-    resumed = embed(tmp_path / "x.h5", photos, precision="auto")
-
-    assert resumed.path.read_bytes() == whole.path.read_bytes()
 
 
 # ---- ONNX Runtime

@@ -91,7 +91,6 @@ def test_classes_of_two_stores_are_matched_by_name(photos: Path, tmp_path: Path)
 
     # every query finds its own file in the other store
     assert found["recall"] == {"1": 1.0}
-    assert found["n_same_file"] == 12
     assert [(entry["class"], entry["queries"]) for entry in found["per_class"]] == [("bee", 6), ("dog", 6)]
 
 

@@ -99,9 +99,9 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
     monkeypatch.setattr(presence, "_endless", lambda *args: (batches.append(b) or b for b in endless(*args)))
     monkeypatch.setattr(presence, "_HALVING_STEPS", 5)
     monkeypatch.setattr(presence, "_SCALES", (1.0, 1.0))
-    config = EvaluatePresenceConfig(
-        **(SHORT | {"steps": 12}), **NETWORK, **PLAIN, weight_decay=0.01, clip_grad_norm=0.5
-    )
+    monkeypatch.setattr(presence, "_WEIGHT_DECAY", 0.01)
+    monkeypatch.setattr(presence, "_MAX_GRAD_NORM", 0.5)
+    config = EvaluatePresenceConfig(**(SHORT | {"steps": 12}), **NETWORK, **PLAIN)
 
     evaluate_presence(config)
 

@@ -35,22 +35,6 @@ def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingS
     return open_store(folder / "back.h5")
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"format": "npz"}, "s.npz"),
-        ({"format": "csv", "what": "labels"}, "s.labels.csv"),
-        ({"format": "csv", "what": "result", "result": "k-means"}, "s.k-means.csv"),
-        ({"format": "onnx", "what": "model"}, "s.onnx"),
-        ({"format": "csv", "out": Path("Mine.CSV")}, "Mine.CSV"),
-    ],
-)
-def test_a_format_alone_names_the_file_after_the_store(options: dict[str, Any], name: str) -> None:
-    config = ExportConfig(index=Path("folder/s.h5"), **options)
-    assert config.file.name == name
-    assert config.file.parent == (Path() if "out" in options else Path("folder"))
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
 @settings(
     max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -168,16 +152,3 @@ def test_what_cannot_be_written_is_said(
     assert answer.code == code, answer.err
     assert message in answer.err
     assert (tmp_path / "there.csv").read_text() == "mine"
-
-
-def test_parquet_holds_the_same_columns_and_rows(tmp_path: Path, make_store: Any) -> None:
-    tables = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (the extra parquet)")
-    store = make_store(np.arange(6).reshape(3, 2) / 7, labels=[1, -1, 0])
-
-    export_store(ExportConfig(index=store.path, out=tmp_path / "x.parquet"))
-
-    table = tables.read_table(tmp_path / "x.parquet")
-    assert table.column("path").to_pylist() == store.sample_ids
-    assert table.column("label").to_pylist() == ["class-1", None, "class-0"]
-    stored = np.array(table.column("embedding").to_pylist(), dtype=np.float32)
-    assert stored.tobytes() == store.embeddings.tobytes()

@@ -275,7 +275,6 @@ def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported
     assert scored.json["scores"][0]["all_accuracy"] == 1.0
     searched = labelkit("evaluate", "retrieval", "--index", imported, "--k", "1", "--json")
     assert searched.json["recall"]["1"] == 1.0
-    assert searched.json["n_same_file"] is None
     found = labelkit("retrieve", "--index", imported, "--query-rows", "0", "-k", "4", "--skip-duplicates", "--json")
     assert found.code == 0, found.err
 

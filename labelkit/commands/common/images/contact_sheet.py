@@ -35,6 +35,9 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
     return shown
 
 
+IMAGES_PER_LINE = 10
+"""Images of a line, where nothing else decides."""
+
 _CELL, _GAP, _TEXT = 112, 8, 30
 # captions stand as far from each other as two pictures and a gap more, so that two are never read as one
 _CAPTION = _CELL - _GAP

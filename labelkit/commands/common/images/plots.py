@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.num_classes import NumClassesEstimate
-from labelkit.algorithms.prototypes import cosine_counts
 from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
@@ -84,29 +83,6 @@ def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
     axes.legend(loc="lower left", fontsize="small")
-    return write_figure(path, figure)
-
-
-def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float) -> Path:
-    """Plot histograms of the cosines between prototypes: of all pairs, and of nearest neighbors.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        prototypes: (c, d) unit rows.
-        bound: what the largest cosine cannot be below.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    pairs, nearest, edges = cosine_counts(prototypes)
-    figure = Figure(figsize=_SHAPE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.stairs(pairs / pairs.sum(), edges, fill=True, alpha=0.4, label="all pairs")
-    axes.stairs(nearest / nearest.sum(), edges, linewidth=1.5, label="nearest other")
-    axes.axvline(bound, color="0.3", linestyle="--", linewidth=1, label=f"largest: at least {bound:.4f}")
-    axes.set(xlim=(-1, 1), xlabel="cosine", ylabel="share")
-    axes.set_title(f"{len(prototypes)} prototypes in {prototypes.shape[1]} dimensions")
-    axes.legend(loc="upper left", fontsize="small")
     return write_figure(path, figure)
 
 

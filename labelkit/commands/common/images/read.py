@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +18,27 @@ from labelkit.data.decode import MAX_PIXELS, BadImage
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.tables import is_there
 from labelkit.errors import DatasetError, LabelkitError
+from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
+
+# Items that are on their way through threads at a time.
+_TOGETHER = 512
 
 AS_EMBEDDED: Final[dict[str, Any]] = {"follow_links": True, "max_pixels": math.inf}
 """Options of ``load_dataset`` that find all that a store may have been made from, whatever was asked for then."""
+
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
+    """Apply a function to items in threads, with progress under the name ``what``; yield what it returns in order."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=len(items)) as task:
+        for start in range(0, len(items), _TOGETHER):
+            for found in pool.map(work, items[start : start + _TOGETHER]):
+                task.advance(1)
+                yield found
 
 
 def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
