@@ -85,7 +85,6 @@ embed {_OBJECTS} --split all --backbone vit_micro_p8_64 --random-weights --dense
 show attention --checkpoint runs/flipclass --num-images 2 --out attention.png
 show assembly --checkpoint runs/san --num-images 2 --out assembly.png
 show curves --run runs/flipclass --out curves.png
-show schedule simgcd --preset cub --out schedule.png
 show discovered --index digits.h5 --result snowball --out discovered.png
 show patches --index scenes.h5 --rows 1 --patch 0,0 --out patches.png
 show prototypes --checkpoint runs/cotap --num-images 2 --out prototypes.png

@@ -33,24 +33,6 @@ _COLUMNS: Final = ("sample_index", "label", "rank", "generation", "iteration", "
 
 
 @dataclass(frozen=True, slots=True)
-class GrownPhase:
-    """Planned phase of a run with a growing label set, assuming full growth.
-
-    Attributes:
-        labels: that the student learns from.
-        steps: updates.
-    """
-
-    labels: int
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """Return the number of labels as text, for tables."""
-        return f"{self.labels:,} labels"
-
-
-@dataclass(frozen=True, slots=True)
 class GrowthRules:
     """Rules for how fast and how far the label set grows.
 

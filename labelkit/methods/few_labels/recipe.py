@@ -39,7 +39,6 @@ from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
-from labelkit.training.timing import Pace, RunSize, Scheduled
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -212,18 +211,10 @@ def student_phase(
         index: number of the phase; only the first one warms up.
         name: shown in the log.
     """
-    pace = student_pace(config, steps=steps, peak=peak, index=index, name=name)
-    batches = pace.draws // config.batch_size
-    sampler = StreamSampler(drawn, steps=batches, seed=config.seed, phase=index)
-    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, lr=pace.lr, betas=pace.betas)
-
-
-def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
-    """Return the length and optimizer schedules of a `student_phase`, from the same arguments."""
     per_epoch = min(config.eval_every_steps, steps)
-    draws = per_epoch * config.batch_size
+    sampler = StreamSampler(drawn, steps=per_epoch, seed=config.seed, phase=index)
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
-    return Pace(math.ceil(steps / per_epoch), draws, name, steps, lr=rate, betas=moments)
+    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, lr=rate, betas=moments)
 
 
 def learning_rate(
@@ -353,17 +344,6 @@ class AveragedStudent(Method[FewLabelConfigT]):
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
         """Return the schedule of the EMA decay over updates, counted from 1."""
         return teacher_decay(config, config.steps)
-
-    @classmethod
-    def paces(cls, config: FewLabelConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length and optimizer schedules of the single phase."""
-        return (student_pace(config, steps=config.steps, peak=config.lr),)
-
-    @classmethod
-    def scheduled(cls, config: FewLabelConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of the EMA decay."""
-        decay = cls.average_decay(config)
-        return {"ema_decay": lambda now: decay(now.step + 1)}
 
     @property
     def runs_teacher(self) -> bool:
