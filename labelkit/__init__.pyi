@@ -2134,21 +2134,6 @@ class _Find:
 
 find: _Find
 
-def diff(
-    *,
-    index: str | PathLike[str],
-    result: str,
-    previous: str | PathLike[str] | None = ...,
-    previous_result: str | None = ...,
-    csv: str | PathLike[str] | None = ...,
-    main_share: float = ...,
-    part_share: float = ...,
-    overwrite: bool = ...,
-    preset: str | PathLike[str] | None = None,
-    config: str | PathLike[str] | None = None,
-) -> Result:
-    """Compare two groupings: which groups were kept, split, merged, changed, new or lost, and which images moved."""
-
 @final
 class _Evaluate:
     @staticmethod

@@ -56,7 +56,6 @@ start --backbone pixels --num-classes 11 photos
 predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
 label --index digits.h5 --from next.csv
-diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
 find duplicates --index digits.h5 --out duplicates.csv
 find odd --index digits.h5 --out odd.csv
 find mislabeled --index digits.h5 --out check.csv

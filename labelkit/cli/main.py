@@ -94,7 +94,7 @@ PANELS = {
         "prototypes",
         "match",
     ),
-    "Labels": ("suggest", "label", "diff"),
+    "Labels": ("suggest", "label"),
     "Inspect": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
     "Installation": ("doctor", "version"),
