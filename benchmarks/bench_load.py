@@ -58,7 +58,6 @@ COMMANDS = {
     "evaluate retrieval --nmi-seeds 0": MEDIUM,
     "discover categories --overwrite": SIZES,
     "discover answer --overwrite": SIZES,
-    "diff --result k-means --previous INDEX": SIZES,
     "suggest -n 20 --overwrite --out FOLDER/next.csv": SIZES,
     "report --overwrite --out FOLDER/page.html": MEDIUM,
     f"train sela --epochs 1 --num-clusters {CLASSES} --device cpu --overwrite --out FOLDER/run": SIZES,

@@ -1764,8 +1764,6 @@ def import_(
     embeddings_key: str | None = ...,
     ids_key: str | None = ...,
     labels_key: str | None = ...,
-    splits_key: str | None = ...,
-    labeled_key: str | None = ...,
     model: str | None = ...,
     metric: Literal['cosine', 'l2', 'dot'] = ...,
     normalized: bool = ...,
@@ -1855,7 +1853,6 @@ class _Cluster:
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         own_labels: bool = ...,
-        exchange: bool = ...,
         split: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
@@ -2127,21 +2124,6 @@ class _Find:
         """List the unlabeled images that likely belong to no labeled class: they fall into groups without labels, far from all labeled images."""
 
 find: _Find
-
-def diff(
-    *,
-    index: str | PathLike[str],
-    result: str,
-    previous: str | PathLike[str] | None = ...,
-    previous_result: str | None = ...,
-    csv: str | PathLike[str] | None = ...,
-    main_share: float = ...,
-    part_share: float = ...,
-    overwrite: bool = ...,
-    preset: str | PathLike[str] | None = None,
-    config: str | PathLike[str] | None = None,
-) -> Result:
-    """Compare two groupings: which groups were kept, split, merged, changed, new or lost, and which images moved."""
 
 @final
 class _Evaluate:
@@ -2618,7 +2600,6 @@ def report(
     neighbors: int = ...,
     seed: int = ...,
     max_images: int = ...,
-    examples: int = ...,
     dataset: str | None = ...,
     data_root: str | PathLike[str] = ...,
     preset: str | PathLike[str] | None = None,
@@ -2685,7 +2666,6 @@ class _Show:
         index: str | PathLike[str] | None = ...,
         result: str | None = ...,
         table: str | PathLike[str] | None = ...,
-        generation: int | None = ...,
         out: str | PathLike[str] | None = ...,
         map: str | PathLike[str] | None = ...,
         num_images: int = ...,

@@ -16,7 +16,7 @@ from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command, with_options
+from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command
 from tests.miniature_sets import make_miniature, write_class_vectors
 
 _FILE = Path(__file__).with_name("data") / "short_tables.yaml"
@@ -84,3 +84,19 @@ def make_files(command: Sequence[str], root: Path) -> None:
         weights.parent.mkdir(parents=True, exist_ok=True)
         net = build_backbone(given["--backbone"], seed=0).net
         torch.save({"teacher": {f"backbone.{name}": value for name, value in net.state_dict().items()}}, weights)
+
+
+def with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
+    """Return a command with options set, replacing existing values; an empty value makes a flag without argument."""
+    kept, at = [], 0
+    while at < len(words):
+        word, name = words[at], words[at].removeprefix("--")
+        at += 1
+        takes_value = at < len(words) and not words[at].startswith("--")
+        if word.startswith("--") and name in options:
+            at += takes_value
+            continue
+        kept.append(word)
+    for name, value in options.items():
+        kept += [f"--{name}", value] if value else [f"--{name}"]
+    return kept

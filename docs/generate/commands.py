@@ -30,8 +30,6 @@ from generate.markdown import Page, block, code, page, table, text
 
 FOLDER = "reference/commands"
 Words = tuple[str, ...]
-#: The options of `labelkit config X` are those of `labelkit X`, those of `labelkit show schedule X` of `train X`.
-LIKE_OTHERS: tuple[Words, ...] = (("config",), ("show", "schedule"))
 _CONFIGS: dict[Words, type[StageConfig]] = {config.command: config for config in CONFIG_CLASSES}
 
 
@@ -40,9 +38,9 @@ def command_pages() -> list[Page]:
     pages = [Page(f"{FOLDER}/index.md", "Commands", _overview())]
     for words, command in all_commands():
         group = _subcommands(command)
-        if any(words[: len(like)] == like and len(words) > len(like) for like in LIKE_OTHERS):
-            continue
-        if group and words not in LIKE_OTHERS:
+        if words[0] == "config" and len(words) > 1:
+            continue  # the options of `labelkit config X` are those of `labelkit X`
+        if group and words != ("config",):
             pages.append(Page(f"{FOLDER}/{'/'.join(words)}/index.md", words[-1], _group_page(words, command)))
         else:
             pages.append(Page(f"{FOLDER}/{'/'.join(words)}.md", words[-1], _command_page(words, command)))
@@ -105,12 +103,6 @@ def _command_page(words: Words, command: Any) -> str:
     below = ""
     if words == ("config",):
         below = "`COMMAND` is any command that has options of its own: `labelkit config train sela`."
-    if words == ("show", "schedule"):
-        below = (
-            "`COMMAND` is a method. Options are those of `labelkit train METHOD`, and: `--images N`, the number of "
-            "images that are trained on (default: the published one of a named set; else the set is looked at), and "
-            "`--out`, a .png or .csv. With `--preset` alone, the data set is that of its first line."
-        )
     return page(
         _heading(words),
         *_said(command),

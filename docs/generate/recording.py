@@ -56,7 +56,6 @@ start --backbone pixels --num-classes 11 photos
 predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
 label --index digits.h5 --from next.csv
-diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
 find duplicates --index digits.h5 --out duplicates.csv
 find odd --index digits.h5 --out odd.csv
 find mislabeled --index digits.h5 --out check.csv
@@ -86,7 +85,6 @@ embed {_OBJECTS} --split all --backbone vit_micro_p8_64 --random-weights --dense
 show attention --checkpoint runs/flipclass --num-images 2 --out attention.png
 show assembly --checkpoint runs/san --num-images 2 --out assembly.png
 show curves --run runs/flipclass --out curves.png
-show schedule simgcd --preset cub --out schedule.png
 show discovered --index digits.h5 --result snowball --out discovered.png
 show patches --index scenes.h5 --rows 1 --patch 0,0 --out patches.png
 show prototypes --checkpoint runs/cotap --num-images 2 --out prototypes.png

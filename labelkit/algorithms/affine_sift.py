@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from labelkit.algorithms.homographies import normalized_homography, normalized_points
 from labelkit.errors import ConfigError
 
-_DESCRIPTOR_DIM = 128
 # What an image is resized to, in pixels; the largest simulated tilt, as a power of the square root of 2 (5 is OpenCV's
 # default; each costs time); keypoints that are kept, the strongest.
 _SHORTER_SIDE, _MAX_TILT, _MAX_KEYPOINTS = 256, 3, 2000
@@ -26,9 +26,7 @@ _SHORTER_SIDE, _MAX_TILT, _MAX_KEYPOINTS = 256, 3, 2000
 _RATIO, _MIN_INLIERS, _MIN_INLIER_RATIO = 0.75, 15, 0.5
 _NEAR_PX = 6.0
 _CELL_PX = 4.0
-_RANSAC_PX = 4.0
-_RANSAC_ITERATIONS = 2000
-_RANSAC_CONFIDENCE = 0.995
+_RANSAC_PX, _RANSAC_ITERATIONS, _RANSAC_CONFIDENCE = 4.0, 2000, 0.995
 _SCALE = (0.25, 4.0)
 _STRETCH = 5.0
 
@@ -48,38 +46,17 @@ class Keypoints:
     size: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageMatch:
-    """Match of two images that show the same object, with the homography between them.
-
-    Attributes:
-        homography: (3, 3) float64, from the first to the second image in normalized coordinates.
-        points: (k, 2, 2) float64, inliers, closest descriptors first: x and y in the first and in the second image,
-            normalized coordinates.
-        num_matches: k and the outliers.
-    """
-
-    homography: NDArray[np.float64]
-    points: NDArray[np.float64]
-    num_matches: int
-
-
-def require_opencv() -> None:
-    """Check that OpenCV is installed.
+def start_opencv() -> str:
+    """Limit OpenCV to one thread, for callers that run threads of their own, and return its version.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     try:
-        import cv2  # noqa: F401
+        import cv2
     except ImportError as error:
         raise ConfigError("match", "finding keypoints needs OpenCV", "pip install opencv-python-headless.") from error
-
-
-def opencv_version() -> str:
-    """Return the version of OpenCV, which determines the keypoints."""
-    import cv2
-
+    cv2.setNumThreads(1)
     return str(cv2.__version__)
 
 
@@ -102,14 +79,14 @@ def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
         np.ascontiguousarray(gray), size[::-1], interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     )
     found, descriptors = cv2.AffineFeature.create(cv2.SIFT.create(), maxTilt=_MAX_TILT).detectAndCompute(gray, None)
-    if descriptors is None or not found:
-        return Keypoints(np.zeros((0, 2), np.float32), np.zeros((0, _DESCRIPTOR_DIM), np.uint8), size)
-    points = np.array([point.pt for point in found], dtype=np.float32)
-    order = np.argsort(-np.array([point.response for point in found]), kind="stable")[:_MAX_KEYPOINTS]
+    if not found:
+        descriptors = np.zeros((0, 128))
+    points = np.array([point.pt for point in found], dtype=np.float32).reshape(-1, 2)
+    order = np.argsort([-point.response for point in found], kind="stable")[:_MAX_KEYPOINTS].astype(np.int64)
     return Keypoints(points[order], descriptors[order].astype(np.uint8), size)
 
 
-def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
+def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Decide from their keypoints whether two images show the same object.
 
     Args:
@@ -117,7 +94,9 @@ def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
         second: keypoints of the second image.
 
     Returns:
-        The match, or ``None``: too few matches or inliers, or a homography that no view of a plane has.
+        The (3, 3) homography from the first to the second image, and the inliers (k, 2, 2), closest descriptors first:
+        x and y in the first and in the second image; float64, in normalized coordinates. ``None``: too few matches or
+        inliers, or a homography that no view of a plane has.
     """
     import cv2
 
@@ -126,12 +105,7 @@ def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
         return None
     start, end = first.points[pairs[:, 0]], second.points[pairs[:, 1]]
     found, inside = cv2.findHomography(
-        start,
-        end,
-        cv2.RANSAC,
-        _RANSAC_PX,
-        maxIters=_RANSAC_ITERATIONS,
-        confidence=_RANSAC_CONFIDENCE,
+        start, end, cv2.RANSAC, _RANSAC_PX, maxIters=_RANSAC_ITERATIONS, confidence=_RANSAC_CONFIDENCE
     )
     if found is None:
         return None
@@ -139,13 +113,11 @@ def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
     if inliers.sum() < _MIN_INLIERS or inliers.mean() < _MIN_INLIER_RATIO:
         return None
     moved = normalized_homography(found, first.size, second.size)
-    points = np.stack(
-        (normalized_points(start[inliers], first.size), normalized_points(end[inliers], second.size)), axis=1
-    )
+    places = [normalized_points(start[inliers], first.size), normalized_points(end[inliers], second.size)]
     aspect = (first.size[1] / first.size[0], second.size[1] / second.size[0])
-    if not is_plausible(moved, points[:, 0], aspect):
+    if not is_plausible(moved, places[0], aspect):
         return None
-    return ImageMatch(moved / moved[2, 2], points, len(pairs))
+    return moved / moved[2, 2], np.stack(places, axis=1)
 
 
 def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
@@ -160,22 +132,19 @@ def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
     if len(first.points) == 0 or len(second.points) < 2:
         return np.zeros((0, 2), dtype=np.int64)
     similarity = _root(first.descriptors) @ _root(second.descriptors).T
-    rows = np.arange(len(similarity))
-    best = similarity.argmax(axis=1)
-    closest = _distances(similarity[rows, best])
-    back = similarity.argmax(axis=0)[best]
-    returns = np.linalg.norm(first.points[back] - first.points, axis=1) <= _NEAR_PX
-    rows = rows[returns]
-    # only what returns needs a runner-up
-    others = similarity[rows]
-    others[_near(second.points[best[rows]], second.points)] = -np.inf
-    runner_up = others.max(axis=1)
-    kept = rows[closest[rows] < _RATIO * np.where(np.isfinite(runner_up), _distances(runner_up), np.inf)]
+    best, back = similarity.argmax(axis=1), similarity.argmax(axis=0)
+    returns = np.linalg.norm(first.points[back[best]] - first.points, axis=1) <= _NEAR_PX
+    rows = np.flatnonzero(returns)
+    others, best = similarity[rows], best[rows]
+    # squared distance of unit vectors
+    closest = 2 - 2 * others[np.arange(len(rows)), best]
+    others[cdist(second.points[best], second.points) <= _NEAR_PX] = -np.inf
+    kept = np.flatnonzero(closest < _RATIO**2 * (2 - 2 * others.max(axis=1)))
     kept = kept[np.argsort(closest[kept], kind="stable")]
-    cells = np.floor(first.points[kept] / _CELL_PX).astype(np.int64)
+    cells = np.floor(first.points[rows[kept]] / _CELL_PX)
     _, one_each = np.unique(cells, axis=0, return_index=True)
     kept = kept[np.sort(one_each)]
-    return np.stack((kept, best[kept]), axis=1).astype(np.int64)
+    return np.stack((rows[kept], best[kept]), axis=1)
 
 
 def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -184,23 +153,13 @@ def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.asarray(np.sqrt(values / np.maximum(values.sum(axis=1, keepdims=True), 1.0)))
 
 
-def _distances(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.asarray(np.sqrt(np.maximum(2 - 2 * similarity, 0)))
-
-
-def _near(points: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(k, m) whether points are at the places of others."""
-    squares = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * points @ others.T
-    return np.asarray(squares <= _NEAR_PX**2 + 1e-3)
-
-
 def is_plausible(
     homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
 ) -> bool:
     """Return whether a homography can relate two photos of one plane.
 
-    The box of the points stays in front of the camera and convex, is not mirrored, and at the middle of the points
-    lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.
+    The box of the points stays in front of the camera, which keeps it convex, and is not mirrored. At the middle of the
+    points, lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.
 
     Args:
         homography: (3, 3) in normalized coordinates.
@@ -209,29 +168,16 @@ def is_plausible(
     """
     if not np.isfinite(homography).all():
         return False
-    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
-    corners = np.array([[left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]) @ homography.T
-    middle = np.append(points.mean(axis=0), 1.0) @ homography.T
+    (left, top), (right, bottom), (x, y) = points.min(axis=0), points.max(axis=0), points.mean(axis=0)
     # the sign of a homography is free
-    corners, middle = corners * np.sign(middle[2]), middle * np.sign(middle[2])
-    if min(corners[:, 2].min(), middle[2]) <= 1e-6:
+    matrix = homography * np.sign(homography[2] @ (x, y, 1))
+    corners = np.array([[left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]])
+    if (corners @ matrix[2]).min() <= 1e-6:
         return False
-    quad = corners[:, :2] / corners[:, 2:]
-    edges = np.roll(quad, -1, axis=0) - quad
-    following = np.roll(edges, -1, axis=0)
-    if (edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0] <= 0).any():
-        return False
-    matrix = homography * np.sign((np.append(points.mean(axis=0), 1.0) @ homography.T)[2])
+    middle = matrix @ (x, y, 1)
     jacobian = (matrix[:2, :2] - np.outer(middle[:2] / middle[2], matrix[2, :2])) / middle[2]
     # in units of the heights, so that a circle of one image is compared with a circle of the other
     jacobian = np.diag([aspect[1], 1.0]) @ jacobian @ np.diag([1 / aspect[0], 1.0])
     determinant = float(np.linalg.det(jacobian))
     large, small = np.linalg.svd(jacobian, compute_uv=False)
     return bool(determinant > 0 and _SCALE[0] <= np.sqrt(determinant) <= _SCALE[1] and large <= _STRETCH * small)
-
-
-def use_one_thread() -> None:
-    """Limit OpenCV to one thread, for callers that run threads of their own."""
-    import cv2
-
-    cv2.setNumThreads(1)

@@ -40,40 +40,19 @@ _LAST_PANELS = ("Output", "Limits", "Run")
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
-def stage_command(
-    config_class: type[C],
-    function: Callable[[C], None],
-    complete: Callable[[Collected[C]], Collected[C]] = lambda collected: collected,
-) -> Command:
-    """Create a Typer command with one option per config field from a function that takes the config.
-
-    Args:
-        config_class: the source of the options.
-        function: does the work; its docstring is the help.
-        complete: adds what the merged sources leave open.
-    """
-
-    def run(collected: Collected[C]) -> None:
-        collected = complete(collected)
-        config = finish(collected).config
-        if current_output().verbose:
-            _say_origins(collected)
-        function(config)
-
-    return config_command(config_class, run, inspect.getdoc(function) or "")
-
-
 def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
-    def run(config: StageConfig) -> None:
+    def run(collected: Collected[StageConfig]) -> None:
+        config = finish(collected).config
+        if current_output().verbose:
+            _say_origins(collected)
         result, fault = command.run(config)
         print_result(result)  # what was measured is seen either way
         if fault is not None:
             raise fault
 
-    run.__doc__ = command.help
-    return stage_command(command.config_class(), run)
+    return config_command(command.config_class(), run, command.help)
 
 
 def config_command(config_class: type[C], run: Callable[[Collected[C]], None], text: str) -> Command:

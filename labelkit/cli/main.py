@@ -80,15 +80,6 @@ _OWN = {
     "version": _Own("Show the installed versions.", "labelkit.cli.doctor", "version"),
 }
 
-_BELOW = {
-    ("show", "schedule"): _Own(
-        "Show without training what a run would do: learning rates, decays, weights, temperatures, labels.",
-        "labelkit.cli.schedule",
-        example="labelkit show schedule simgcd --preset cub --out curves.png",
-    ),
-}
-"""Groups of the command line itself inside those of the stages."""
-
 PANELS = {
     "First steps": ("start", "predict", "list", "datasets", "config"),
     "Stages": (
@@ -103,7 +94,7 @@ PANELS = {
         "prototypes",
         "match",
     ),
-    "Labels": ("suggest", "label", "diff"),
+    "Labels": ("suggest", "label"),
     "Inspect": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
     "Installation": ("doctor", "version"),
@@ -157,9 +148,6 @@ def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, 
         for below, command in entry.commands.items()
     }
     group = new_group(commands, words)
-    for (above, below), own in _BELOW.items():
-        if above == name:
-            _add_own(group, below, own, None, words_below(below, words))
     app.add_typer(group, name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel)
 
 
@@ -169,7 +157,7 @@ def _built(command: Command) -> Callable[..., None]:
     return run_command(command)
 
 
-def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str | None, words: Sequence[str] | None) -> None:
+def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:
     module = import_module(entry.module)
     if entry.function:
         app.command(name, short_help=entry.summary, rich_help_panel=panel)(getattr(module, entry.function))

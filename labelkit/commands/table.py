@@ -308,13 +308,6 @@ COMMANDS: dict[str, Command | Group] = {
             ),
         },
     ),
-    "diff": Command(
-        "Compare two groupings: which groups were kept, split, merged, changed, new or lost, and which images moved.",
-        "labelkit diff --index new.h5 --result k-means --previous old.h5",
-        "labelkit.commands.cluster.options:DiffConfig",
-        "labelkit.commands.cluster.diff:diff_groups",
-        summary="Compare the groups of two runs.",
-    ),
     "evaluate": Group(
         "Score results against ground truth.",
         "labelkit evaluate clustering --index digits.h5",

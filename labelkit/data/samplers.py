@@ -141,11 +141,6 @@ class BalancedSampler:
         ).astype(np.int64)
 
 
-def balanced_draws(num_rows: int, batch_size: int) -> int:
-    """Return the number of draws per epoch of `ClassBalancedSampler`: the rows, rounded up to whole batches."""
-    return -(-num_rows // batch_size) * batch_size
-
-
 class ClassBalancedSampler:
     """Sampler of batches with ``per_class`` images from each of ``batch_size / per_class`` classes or pseudo-classes.
 
@@ -186,7 +181,7 @@ class ClassBalancedSampler:
             pool = np.arange(len(classes)) if rows is None else np.asarray(rows, dtype=np.int64)
             self._pool = pool[classes[pool] >= 0]
             self.relabel(classes)
-        self._batches = balanced_draws(len(self._pool), batch_size) // batch_size
+        self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
         """Replace the labels to draw by from the next epoch on, keeping the rows and the epoch length.

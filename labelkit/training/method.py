@@ -26,7 +26,6 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.timing import GroupRates, Moment, OptimizerSchedules, Pace, RunSize, Scheduled
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
@@ -45,7 +44,7 @@ class StepOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase(OptimizerSchedules):
+class Phase:
     """A number of epochs that share the same views, samples, labels and order.
 
     Attributes:
@@ -56,6 +55,9 @@ class Phase(OptimizerSchedules):
         labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
         steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
         pairing: what second views show; default: the same image as the first ones.
+        lr: learning rate at a step of the phase, counted from 0; default: the run's own.
+        weight_decay: likewise, of groups of parameters with ``is_decayed``; default: as they were built.
+        betas: likewise, decays of Adam's moments; default: as the optimizer was built.
     """
 
     epochs: int
@@ -65,6 +67,9 @@ class Phase(OptimizerSchedules):
     labels: NDArray[np.int64] | None = None
     steps: int | None = None
     pairing: Pairing | None = None
+    lr: Callable[[int], float] | None = None
+    weight_decay: Callable[[int], float] | None = None
+    betas: Callable[[int], tuple[float, float]] | None = None
 
 
 PassMode = Literal["eval", "batch-statistics", "train"]
@@ -101,12 +106,18 @@ def _nothing(*values: object) -> None:
 
 
 @dataclass(slots=True)
-class TrainState(Moment):
+class TrainState:
     """State of the run, and services of the trainer, that a method receives at an event.
 
     Without arguments it is that of a method outside of a run: before the first step, alone, and nobody listens.
 
     Attributes:
+        epoch: number of the running pass, from 0.
+        step: updates finished; what is asked for holds in the next one.
+        steps_per_epoch: updates of the running pass.
+        phase: number of the running phase, from 0.
+        step_in_phase: updates finished in it.
+        phase_steps: updates of all of it.
         log_now: the coming step's logs are written, so costly ones are worth computing.
         is_main: this process writes files.
         combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
@@ -116,6 +127,12 @@ class TrainState(Moment):
         average_gradients: gives parameters the mean of their gradients over processes, in such a loop.
     """
 
+    epoch: int = 0
+    step: int = 0
+    steps_per_epoch: int = 1
+    phase: int = field(default=0, kw_only=True)
+    step_in_phase: int = field(default=0, kw_only=True)
+    phase_steps: int = field(default=0, kw_only=True)
     log_now: bool = False
     is_main: bool = True
     full_pass: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
@@ -281,29 +298,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
         phases = self.phases(rows)
         return phases[index] if index < len(phases) else None
-
-    @classmethod
-    def paces(cls, config: ConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the lengths and optimizer schedules of the phases, without loading images.
-
-        Where phases are decided on the way, those of a run that finds all that it looks for. Default: as many passes
-        over all images as the options say.
-
-        Args:
-            config: the options.
-            size: number of images.
-        """
-        return (Pace(config.length()["epochs"], size.known_images()),)
-
-    @classmethod
-    def group_rates(cls, config: ConfigT) -> GroupRates:
-        """Return how the learning rates of the parameter groups differ; by default one unnamed group."""
-        return {"": {}}
-
-    @classmethod
-    def scheduled(cls, config: ConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return other values that change during training, such as loss weights, by name; none by default."""
-        return {}
 
     def planned_steps(self) -> int | None:
         """Return the maximum number of updates if phases are decided during training, or ``None``."""

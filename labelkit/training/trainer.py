@@ -21,7 +21,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
-from labelkit.errors import DivergenceError, Interrupted
+from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.options.training import RunConfig
 from labelkit.progress import Task
@@ -41,7 +41,6 @@ from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weig
 from labelkit.training.run_dir import RunDir
 from labelkit.training.saving import Clock, Progress, RunParts
 from labelkit.training.schedules import LearningRate
-from labelkit.training.timing import PhaseLength
 
 
 class SignalWatch:
@@ -288,16 +287,16 @@ class Trainer:
         return True
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
-        clock = self.clock
-        own = None if self.lr is None else self.lr.within(clock.epoch, step_in_epoch / updates)
-        step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
-        lr, weight_decay, betas = self._phase().at(step_in_phase, own)
-        if weight_decay is not None:
-            set_weight_decay(self.optimizer, weight_decay)
-        if betas is not None:
-            set_betas(self.optimizer, betas)
-        if lr is not None:
-            set_lr(self.optimizer, lr, clock.epoch)
+        clock, phase = self.clock, self._phase()
+        step = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
+        if phase.weight_decay is not None:
+            set_weight_decay(self.optimizer, phase.weight_decay(step))
+        if phase.betas is not None:
+            set_betas(self.optimizer, phase.betas(step))
+        if phase.lr is not None:
+            set_lr(self.optimizer, phase.lr(step), clock.epoch)
+        elif self.lr is not None:
+            set_lr(self.optimizer, self.lr.within(clock.epoch, step_in_epoch / updates), clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -431,15 +430,28 @@ class Trainer:
         """
         self._loader()  # refuses what cannot make a batch
         epoch = self.clock.epoch if epoch is None else epoch
-        return self._length(self._phase()).updates(epoch - self.clock.phase_epoch)
+        phase = self._phase()
+        whole = self._whole_epoch(phase)
+        if phase.steps is None:
+            return whole
+        return max(0, min(whole, phase.steps - (epoch - self.clock.phase_epoch) * whole))
 
-    def _length(self, phase: Phase) -> PhaseLength:
-        return PhaseLength.from_config(len(phase.sampler), phase.epochs, phase.steps, self.config)
+    def _whole_epoch(self, phase: Phase) -> int:
+        """Return the number of updates in an epoch of a phase that is not cut short."""
+        draws, batch_size = len(phase.sampler), self.config.batch_size
+        if draws < batch_size:
+            problem = f"{batch_size} images per step exceed the {draws} images of an epoch"
+            raise ConfigError("--batch-size", problem, "Lower --batch-size.")
+        return draws // batch_size
+
+    def _phase_steps(self, phase: Phase) -> int:
+        steps = self._whole_epoch(phase) * phase.epochs
+        return steps if phase.steps is None else min(steps, phase.steps)
 
     def total_steps(self) -> int:
         """Return the number of optimizer updates of the run, at most if its phases are decided on the way."""
         planned = self.method.planned_steps()
-        return sum(self._length(phase).total for phase in self.phases) if planned is None else planned
+        return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
     def _phase(self) -> Phase:
         return self._run_phase()[0]
@@ -505,7 +517,7 @@ class Trainer:
             warn=self.message,
             phase=self.clock.phase,
             step_in_phase=self.clock.step - self.clock.phase_step,
-            phase_steps=self._length(self._phase()).total,
+            phase_steps=self._phase_steps(self._phase()),
             batches=self.batches,
             average_gradients=self.average_gradients,
         )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import logging
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal
 
 import pytest
 import typer
-from labelkit.cli.command import config_command, stage_command
+from labelkit.cli.command import config_command, run_command
 from labelkit.cli.config import show_config
-from labelkit.cli.console import print_result
 from labelkit.cli.main import run_app
 from labelkit.cli.options import new_group
 from labelkit.commands.common.results import SimpleResult, Table
@@ -78,7 +79,7 @@ def seen() -> list[SieveConfig]:
 def run(presets: Path, seen: list[SieveConfig]) -> Run:
     """Run ``sieve ARGUMENTS`` (or ``config ARGUMENTS``) and return its exit code."""
 
-    def sieve(config: SieveConfig) -> None:
+    def sieve(config: SieveConfig) -> SimpleResult:
         """Sift the rows.
 
         Example: labelkit train sieve --index a.h5
@@ -86,7 +87,7 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
         seen.append(config)
         current_progress().message("sifting")
         table = Table("Rows", ("kept",), ((3,),))
-        print_result(SimpleResult({"kept": 3, "share": float("nan")}, (config.index,), (table,)))
+        return SimpleResult({"kept": 3, "share": float("nan")}, (config.index,), (table,))
 
     def start(*arguments: str) -> int:
         app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -95,6 +96,16 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
         return run_app(lambda: app, list(arguments))
 
     return start
+
+
+def stage_command(config_class: type[StageConfig], stage: Callable[[Any], SimpleResult | None]) -> Any:
+    """A command as in the table of commands."""
+    command: Any = SimpleNamespace(
+        config_class=lambda: config_class,
+        run=lambda config: (stage(config) or SimpleResult({}), None),
+        help=inspect.getdoc(stage) or "",
+    )
+    return run_command(command)
 
 
 def code_of(act: Callable[[], None], *words: str) -> int:

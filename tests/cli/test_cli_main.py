@@ -112,7 +112,7 @@ def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture
 
     assert list(found) == ["First steps", "Stages", "Labels", "Inspect", "Files", "Installation"]
     assert sorted(name for names in found.values() for name in names) == sorted(COMMANDS)
-    assert len(COMMANDS) == 28
+    assert len(COMMANDS) == 27
 
 
 def test_every_row_of_the_table_names_a_stage_that_is_there() -> None:

@@ -88,10 +88,6 @@ def test_groups_of_one_file_and_of_shards_are_the_same_groups(labelkit: Labelkit
         assert labelkit(*words).code == 0
         results.append(path.with_name("s.h5.results") / "kept.h5")
     assert results[0].read_bytes() == results[1].read_bytes()
-    words = ("--result", "kept", "--previous", pair["one"], "--previous-result", "kept")
-    answer = labelkit("diff", "--index", pair["many"], *words, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["moved"] == []
 
 
 def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ NEEDS = {
     "compare": ("--dataset", "photos", "--methods", "supervised", "--budget", "1s"),
     "retrieve": ("--index", "s.h5", "--query-rows", "0"),
     "label": ("--index", "s.h5", "--from", "labels.csv"),
-    "diff": ("--index", "s.h5", "--result", "k-means", "--previous-result", "k-means"),
     "evaluate classification": ("--index", "s.h5"),
     "evaluate segmentation": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "evaluate detection": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),

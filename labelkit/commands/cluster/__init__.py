@@ -1,1 +1,1 @@
-"""``cluster`` and ``diff``: group the rows of a store, keep group ids stable, and compare two groupings."""
+"""``cluster``: group the rows of a store, and keep group ids stable."""

@@ -179,7 +179,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
             features.subset(fixed),
             given.labels[fixed],
             config.num_clusters,
-            exchange=config.exchange,
+            exchange=True,
             **options,
         )
         ids = np.empty(len(rows), dtype=np.int64)

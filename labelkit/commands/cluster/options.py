@@ -1,22 +1,18 @@
-"""Options of ``labelkit cluster`` and ``labelkit diff``."""
+"""Options of ``labelkit cluster``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig
-from labelkit.options.retired import RESULT_NAME, PreviousOption
+from labelkit.options.retired import PreviousOption
 from labelkit.options.shared import (
-    STORE,
     AddedLabelsOption,
     NormalizeOption,
-    OverwriteOption,
     SplitOption,
 )
 
@@ -62,16 +58,11 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
     """Options of ``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
-    constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
+    constants: ClassVar[Mapping[str, object]] = {"min_size": 1, "exchange": True}
 
     max_iterations: int = Field(100, ge=1, description="Maximum iterations per start (benchmark: 200).")
     tolerance: float = Field(
         1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
-    )
-    exchange: bool = Field(
-        True,
-        description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
-        "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
     )
 
 
@@ -109,45 +100,3 @@ class SinkhornConfig(ClusterConfig):
         gt=0,
         description="Stop when the absolute differences from the requested cluster fractions sum to less than this.",
     )
-
-
-_STORE = panel("Store", preset=False)
-_RULE = panel("Thresholds")
-_OUTPUT = panel("Output", preset=False)
-
-
-class DiffConfig(OverwriteOption):
-    """Options of ``labelkit diff``."""
-
-    command: ClassVar[tuple[str, ...]] = ("diff",)
-
-    index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=STORE)
-    result: str = _STORE(..., "Result from cluster or discover in --index.", pattern=RESULT_NAME)
-    previous: Path | None = _STORE(None, "Store of the earlier groups; default: --index.")
-    previous_result: str | None = _STORE(
-        None, "Result in --previous; default: the name of --result.", pattern=RESULT_NAME
-    )
-    csv: Path | None = _OUTPUT(
-        None, "Also write a CSV with one line per image: path, both groups, and the change.", makes="csv"
-    )
-    main_share: float = _RULE(
-        0.5,
-        "Fraction of a group's images above which the group counts as mostly inside another group. Only "
-        "images in both stores count. Two groups mostly inside each other count as the same group, unless they split "
-        "or merge.",
-        ge=0.5,
-        lt=1,
-    )
-    part_share: float = _RULE(
-        0.2,
-        "Minimum size of each part of a split or merge, as a fraction of the group that splits or that "
-        "results from the merge.",
-        gt=0,
-        le=0.5,
-    )
-
-    @model_validator(mode="after")
-    def _two_results(self) -> DiffConfig:
-        if self.previous is None and self.previous_result is None:
-            raise ValueError("pass the earlier groups: --previous STORE, --previous-result NAME, or both")
-        return self

@@ -1,4 +1,7 @@
-"""Groups keep the ids of an earlier run: matched over the images that are in both stores, by their SHA-256."""
+"""Groups keep the ids of an earlier run: matched over the images that are in both stores, by their SHA-256.
+
+Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
 
-from labelkit.algorithms.group_changes import match_groups
 from labelkit.commands.common.label_files import image_keys
 from labelkit.errors import StoreError
 from labelkit.options.retired import PreviousOption
@@ -134,6 +137,41 @@ class StableIds:
         new = sorted(set(self.ids.tolist()) - set(self.kept))
         told = {"shared_images": self.shared, "kept": self.kept, "new": new}
         return {"previous": {**told, "retired": np.flatnonzero(self.retired).tolist()}}
+
+
+def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple[int, int]] = ()) -> NDArray[np.int64]:
+    """Match each later group with the earlier group that it continues.
+
+    A pair may match if ``c / (a + b - c) >= min_overlap``, with c images in both, a in the earlier and b in the later
+    group. Of all one-to-one matchings of such pairs, one with the most images in matched pairs is taken.
+
+    Args:
+        counts: (p, q) images of each earlier group (row) in each later one (column), of the images in both runs.
+        min_overlap: in (0, 1].
+        fixed: pairs (earlier, later) that match whatever their images.
+
+    Returns:
+        (q,) int64 earlier group of each later one, -1 = none.
+
+    Raises:
+        ValueError: counts that are none, ``min_overlap`` out of range, or a group that is fixed twice.
+    """
+    shared = np.asarray(counts)
+    if shared.ndim != 2 or (shared < 0).any() or not 0 < min_overlap <= 1:
+        raise ValueError(f"counts {shared.shape} or min_overlap {min_overlap} is out of range")
+    if len({pair[0] for pair in fixed}) < len(fixed) or len({pair[1] for pair in fixed}) < len(fixed):
+        raise ValueError(f"a group is fixed twice in {list(fixed)}")
+    earlier = np.full(shared.shape[1], -1, dtype=np.int64)
+    union = shared.sum(axis=1, keepdims=True) + shared.sum(axis=0, keepdims=True) - shared
+    gains = np.where((shared > 0) & (shared >= min_overlap * union), shared, 0)
+    for before, after in fixed:
+        earlier[after] = before
+        gains[before], gains[:, after] = 0, 0
+    rows, columns = linear_sum_assignment(gains, maximize=True)
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        if gains[row, column] > 0:
+            earlier[column] = row
+    return earlier
 
 
 def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:

@@ -98,6 +98,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
     constants: ClassVar[Mapping[str, object]] = {
         "max_points": 5000,
+        "generation": None,
     }
 
     index: Path | None = _STORE(None, "Store in which the images were discovered; --map needs it.", aliases=["--store"])
@@ -109,9 +110,8 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     table: Path | None = _STORE(
         None,
         "CSV with columns path,label,score,rank,round to show instead of --result: a table written by "
-        "discover, or discovered.csv from a training run.",
+        "discover, or discovered.csv from a training run, of which the last generation is shown.",
     )
-    generation: int | None = _STORE(None, "Generation to show if the table has several. Default: the last.", ge=0)
     out: Path | None = _OUTPUT(None, "PNG for the contact sheet: a block per class, best rank first.", makes="png")
     map: Path | None = _OUTPUT(
         None, "PNG for a 2-D map: labeled, discovered and other images after each round.", makes="png"
@@ -125,6 +125,4 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
             raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
-        if self.generation is not None and self.table is None:
-            raise ValueError("--generation requires --table")
         return self

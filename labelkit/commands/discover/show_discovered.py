@@ -127,7 +127,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
     if of.labels is not None:
         truth = {of.sample_ids[i]: of.class_names[label] for i, label in enumerate(of.labels.tolist()) if label >= 0}
     if config.table is not None:
-        found, what = read_discovered_table(config.table, config.generation), str(config.table)
+        found, what = read_discovered_table(config.table), str(config.table)
         if store is not None and store.labeled is not None:
             usable = np.flatnonzero(store.labeled)
             given = {name: truth[name] for name in (store.sample_ids[int(row)] for row in usable) if name in truth}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import DatasetError
 from labelkit.files import open_regular
 from labelkit.store.csv_table import csv_bytes
 
@@ -44,18 +44,13 @@ def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
     return csv_bytes(TABLE_COLUMNS, lines)
 
 
-def read_discovered_table(path: Path, generation: int | None = None) -> list[DiscoveredImage]:
+def read_discovered_table(path: Path) -> list[DiscoveredImage]:
     """Read discovered images from a CSV with at least ``path,label,score,rank,round``, by round and best rank.
 
-    Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
-
-    Args:
-        path: the CSV file.
-        generation: of a table with a column of that name, the one to read; by default the last.
+    Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation; the last one is read.
 
     Raises:
         DatasetError: unreadable, a column is missing, or a number is none.
-        ConfigError: there is no such generation.
     """
     where = str(path)
     try:
@@ -88,10 +83,6 @@ def read_discovered_table(path: Path, generation: int | None = None) -> list[Dis
             raise DatasetError(where, f"line {line} is not a valid row: {error}", "Recreate the table.") from error
     if not found:
         raise DatasetError(where, "contains no images", "Pass a table with at least one image.")
-    known = sorted({number for number, _ in found})
-    if generation is not None and (_GENERATION not in columns or generation not in known):
-        told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"
-        raise ConfigError("--generation", f"{path} has no generation {generation} (it has: {told})", "Choose one.")
-    wanted = known[-1] if generation is None else generation
-    chosen = (image for number, image in found if number == wanted)
+    last = max(number for number, _ in found)
+    chosen = (image for number, image in found if number == last)
     return sorted(chosen, key=lambda image: (image.round, image.rank))

@@ -90,7 +90,8 @@ def import_store(config: ImportConfig) -> SimpleResult:
 
 def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     """Return what was read, and how messages call the row that a name stands in."""
-    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels", "splits", "labeled")}
+    # splits and what training may use are looked for by their usual names alone
+    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels")}
     kind = config.source.suffix.lower()
     if kind == ".npy":
         rows = read_npy(config.source)
@@ -202,7 +203,7 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
         if bad.any():
             row = int(np.argmax(bad))
             problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
-            raise Refused(where(row), problem, "Correct this value, or choose another column with --labeled-key.")
+            raise Refused(where(row), problem, "Correct this value, or rename the column.")
         labeled = (values == 1)[order]
     found: dict[str, Any] = {}
     if labels is not None:

@@ -33,6 +33,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     """Options of ``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
+    constants: ClassVar[Mapping[str, object]] = {"splits_key": None, "labeled_key": None}
 
     source: Path = _FILES(..., "File of embeddings: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).")
     ids: Path | None = _FILES(
@@ -57,12 +58,6 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         None,
         "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an "
         "array or column with a usual name, if any.",
-    )
-    splits_key: str | None = _MEANING(
-        None, "Array or column with the splits; default: an array or column with a usual name, if any."
-    )
-    labeled_key: str | None = _MEANING(
-        None, "Array or column that is 1 where training may use the label, else 0; default: labeled, if present."
     )
     model: str | None = _ROWS(
         None,
@@ -96,9 +91,8 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
             raise ValueError("pass either --ids or --ids-key, not both")
-        keys = (self.ids_key, self.labels_key, self.splits_key, self.labeled_key)
         is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
-        if kind == ".npy" and not is_csv and any(key is not None for key in keys):
+        if kind == ".npy" and not is_csv and (self.ids_key is not None or self.labels_key is not None):
             raise ValueError("a .npy file contains no other arrays: keys select columns of --ids FILE.csv")
         if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
             raise ValueError("--out is also an input: choose another name")

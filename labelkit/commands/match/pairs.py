@@ -2,46 +2,55 @@
 
 Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
     1. candidates: the nearest images by embedding, of the same cluster where there are clusters
-    2. affine SIFT keypoints of every image
+    2. affine SIFT keypoints of every image, most of the work: they are in the user's cache as soon as they are found
     3. keypoints that match, and the homography that explains them; pairs with too few inliers are no match
     4. for every image, the partners with most inliers
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from labelkit.algorithms.affine_sift import opencv_version, require_opencv, use_one_thread
+from labelkit.algorithms.affine_sift import Keypoints, find_keypoints, match_images, start_opencv
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
+from labelkit.cache import cache_folder
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
 from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.commands.match.keypoints import KeypointReader, match_pairs
 from labelkit.commands.match.options import MatchConfig
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
-from labelkit.store.array_files import Matches, MatchFile, join_matches, write_matches
+from labelkit.store.array_files import Matches, MatchFile, join_matches, one_match, write_matches
+from labelkit.store.commit import canonical_json, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 # Nearest images that each image is compared with, and partners that are kept of it, those with most inliers.
 _CANDIDATES, _PARTNERS = 20, 2
+# Images whose keypoints are held: some 300 KB each.
+_HELD_IMAGES = 2048
+# Of the way keypoints are found; a change makes old files of the cache unused.
+_VERSION = 2
 _SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
 
 
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
-    """Find images of a store that show the same thing, and write the matches; a stopped run continues from the cache.
+    """Find images of a store that show the same thing, and write the matches; keypoints are kept in the cache.
 
     Raises:
         StoreError: the store cannot be used.
@@ -49,7 +58,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         ConfigError: fewer images than clusters, nowhere to draw, or no OpenCV.
         DatasetError: the images are not there, or other ones than were embedded.
     """
-    require_opencv()
+    opencv = start_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
     store = open_store(config.index)
@@ -58,14 +67,31 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         raise ConfigError(
             "--index", f"{config.index} has only {len(rows)} image to compare", "Use a store with more images."
         )
-    images = indexed_images(store, config.dataset, config.data_root)
-    dataset_rows = _rows_of_images(store, rows, images)
-    sha256 = np.asarray(store.sha256)[rows]
-    pairs, keypoints, found, times, cached_pairs = _compare(config, store, rows, images, dataset_rows)
-    counts = keypoints.num_keypoints
+    images = StoredPhotos(store, rows, indexed_images(store, config.dataset, config.data_root), opencv)
+    progress, started = current_progress(), time.monotonic()
+    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        counts = np.zeros(len(rows), dtype=np.int64)
+        with progress.task("keypoints", total=len(rows)) as task:
+            for row, number in enumerate(pool.map(images.count_keypoints, range(len(rows)))):
+                if isinstance(number, str):
+                    progress.warning(f"{images.name(row)}: {number}; it is not matched")
+                counts[row] = -1 if isinstance(number, str) else number
+                task.advance(1, cached=len(images.from_cache))
+        from_cache = len(images.from_cache)
+        listed: list[Matches] = []
+        can_match = pairs[(counts[pairs] > 0).all(axis=1)]
+        with progress.task("matching", total=len(can_match)) as task:
+            for one in pool.map(images.match, can_match):
+                listed += [] if one is None else [one]
+                task.advance(1, matched=len(listed))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    found = join_matches(listed)
     kept = best_partners(found, _PARTNERS)
     recipe = {
-        "opencv": opencv_version(),
+        "opencv": opencv,
         "store": store.content_digest,
         "split": config.split,
         "num_clusters": config.num_clusters,
@@ -74,7 +100,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         "seed": config.seed,
     }
     ids = tuple(store.sample_ids[row] for row in rows)
-    written = MatchFile(kept, ids, sha256, np.asarray(store.image_sizes)[rows], counts, recipe, "")
+    written = MatchFile(kept, ids, images.sha256, np.asarray(store.image_sizes)[rows], counts, recipe, "")
     values: dict[str, object] = {
         "path": out,
         "content_digest": write_matches(out, written, overwrite=config.overwrite),
@@ -89,85 +115,117 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         "covered": len(np.unique(kept.pairs[:, 0])),
         "same_class": _same_class(store, rows, found.pairs),
         "same_class_compared": _same_class(store, rows, pairs),
-        "keypoints_from_cache": keypoints.from_cache,
-        "pairs_from_cache": cached_pairs,
-        "keypoint_seconds": round(times[0], 2),
-        "seconds": round(times[1], 2),
+        "keypoints_from_cache": from_cache,
+        "seconds": round(time.monotonic() - started, 2),
     }
-    if keypoints.from_cache or cached_pairs:
-        current_progress().message(
-            f"taken from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
-            f"{cached_pairs} of {len(pairs)} compared pairs"
-        )
+    if from_cache:
+        progress.message(f"keypoints of {from_cache} of {len(rows)} images are from the cache")
     if values["without_keypoints"]:
         first = ids[int(np.flatnonzero(counts == 0)[0])]
-        current_progress().message(
+        progress.message(
             f"{values['without_keypoints']} images have no keypoints and cannot be matched (first: {first})"
         )
     paths: tuple[Path, ...] = (out,)
     if config.sheet is not None:
         if len(found):
-            write_match_sheet(config.sheet, found, images, dataset_rows)
+            write_match_sheet(config.sheet, found, images)
             paths, values["sheet"] = (out, config.sheet), config.sheet
         else:
-            current_progress().warning("there is no match to draw")
+            progress.warning("there is no match to draw")
     return SimpleResult(values, paths, (_table(values),))
 
 
-def _compare(
-    config: MatchConfig,
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
-    images: ImageDataset,
-    dataset_rows: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], KeypointReader, Matches, tuple[float, float], int]:
-    """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache.
+class StoredPhotos:
+    """Images that a store was made from, and their keypoints, by position among the rows that are compared.
 
-    Returns the pairs (p, 2) that were compared, keypoints, matches, seconds until the keypoints were there and in all,
-    and the pairs that had been compared before.
+    Args:
+        store: the store.
+        rows: (n,) its rows that are compared.
+        dataset: holds the images.
+        opencv: its version, which determines the keypoints.
+
+    Attributes:
+        sha256: (n, 32) digests of the files as they were embedded.
+        from_cache: places of images whose keypoints were read from the cache.
+
+    Raises:
+        DatasetError: images are missing.
     """
-    sha256 = np.asarray(store.sha256)[rows]
-    progress = current_progress()
-    started = time.monotonic()
-    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
-    use_one_thread()
-    keypoints = KeypointReader(images, dataset_rows, sha256)
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
-        with progress.task("keypoints", total=len(rows)) as task:
-            keypoints.find_all_keypoints(pool, task)
-        keypoint_seconds = time.monotonic() - started
-        with progress.task("matching", total=len(pairs)) as task:
-            found, cached_pairs = match_pairs(keypoints, pairs, sha256, pool, task)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return pairs, keypoints, found, (keypoint_seconds, time.monotonic() - started), cached_pairs
 
+    def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], dataset: ImageDataset, opencv: str) -> None:
+        position = {sample_id: row for row, sample_id in enumerate(dataset.sample_ids)}
+        names = [store.sample_ids[row] for row in rows]
+        missing = [name for name in names if name not in position]
+        if missing:
+            raise DatasetError(
+                dataset.name,
+                f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
+                "Restore these images, or pass --dataset (and --data-root).",
+            )
+        self._dataset, self._rows, self._opencv = dataset, [position[name] for name in names], opencv
+        self.sha256: NDArray[np.uint8] = np.asarray(store.sha256)[rows]
+        self.from_cache: set[int] = set()
+        self.keypoints = lru_cache(_HELD_IMAGES)(self._keypoints)
 
-def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
-    missing = [store.sample_ids[row] for row in rows if store.sample_ids[row] not in position]
-    if missing:
-        raise DatasetError(
-            images.name,
-            f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
-            "Restore these images, or pass --dataset (and --data-root).",
-        )
-    return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
+    def name(self, place: int) -> str:
+        """Return the name of an image."""
+        return self._dataset.sample_ids[self._rows[place]]
+
+    def pixels(self, place: int) -> NDArray[np.uint8]:
+        """Read an image as (h, w, c) uint8.
+
+        Raises:
+            BadImage: it cannot be read.
+            DatasetError: it is not the one that was embedded.
+        """
+        encoded = self._dataset.source.read(self._rows[place])
+        if encoded.sha256 != self.sha256[place].tobytes():
+            problem = "is no longer the image that was embedded"
+            raise DatasetError(self.name(place), problem, "Embed again, or restore the image.")
+        return encoded.decode(self._dataset.in_channels)
+
+    def count_keypoints(self, place: int) -> int | str:
+        """Find the keypoints of an image, or read them from the cache, and return how many, or why there are none."""
+        try:
+            return len(self.keypoints(place).points)
+        except BadImage as error:
+            return error.reason
+
+    def _keypoints(self, place: int) -> Keypoints:
+        recipe = {"version": _VERSION, "opencv": self._opencv, "image": self.sha256[place].tobytes().hex()}
+        recipe["channels"] = self._dataset.in_channels
+        name = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
+        path = cache_folder() / "matches" / "keypoints" / f"{name}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                height, width = file["size"].tolist()
+                kept = Keypoints(file["points"], file["descriptors"], (height, width))
+        except (OSError, ValueError, zipfile.BadZipFile):  # not there, or damaged: it is made again
+            found = find_keypoints(self.pixels(place))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            arrays = {"points": found.points, "descriptors": found.descriptors, "size": np.array(found.size)}
+            commit_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type] # names are texts
+            return found
+        self.from_cache.add(place)
+        return kept
+
+    def match(self, pair: NDArray[np.int64]) -> Matches | None:
+        """Match the images at two places by their keypoints."""
+        first, second = pair.tolist()
+        found = match_images(self.keypoints(first), self.keypoints(second))
+        return None if found is None else one_match(first, second, *found)
 
 
 def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the row pairs (p, 2) to compare, first below second, sorted: nearest neighbors, within clusters if any."""
-    if config.num_clusters is None:
-        groups = [np.arange(len(features))]
-    else:
+    groups = [np.arange(len(features))]
+    if config.num_clusters is not None:
         if config.num_clusters > len(features):
             raise ConfigError(
                 "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Choose fewer clusters."
             )
-        found = kmeans(
-            features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3
-        )
+        generator = keyed_generator(config.seed, "match clusters")
+        found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)
         groups = [np.flatnonzero(found.cluster_ids == i) for i in range(config.num_clusters)]
     listed = [np.zeros((0, 2), dtype=np.int64)]
     for members in groups:
@@ -177,18 +235,15 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
         # l2: the embedding of an image may be zero, which has no direction
         _, nearest = knn(features[members], features[members], number, metric="l2", exclude_self=True)
         listed.append(np.stack((np.repeat(members, number), members[nearest.reshape(-1)]), axis=1))
-    pairs = np.sort(np.concatenate(listed), axis=1)
-    return np.unique(pairs, axis=0)
+    return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
 
 
 def best_partners(found: Matches, partners: int) -> Matches:
     """Keep the partners with the most inliers for each image, with every match in both directions."""
     both = join_matches([found, found.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
-    first = both.pairs[order, 0]
-    starts = np.flatnonzero(np.diff(first, prepend=-1))
-    place = np.arange(len(first)) - np.repeat(starts, np.diff(np.append(starts, len(first))))
-    kept = order[place < partners]
+    _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
+    kept = order[np.arange(len(order)) - starts[groups] < partners]
     return both.take(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
 
 
@@ -208,7 +263,7 @@ def _table(values: dict[str, object]) -> Table:
     return Table(title, [name.replace("_", " ") for name in names], [cells])
 
 
-def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, dataset_rows: NDArray[np.int64]) -> Path:
+def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> None:
     """Draw up to 12 matches on a contact sheet, from the most inliers to the fewest.
 
     Raises:
@@ -221,16 +276,13 @@ def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, datase
     draw = ImageDraw.Draw(sheet)
     for i, number in enumerate(shown.tolist()):
         top = _GAP + i * (_SIDE + _TEXT + _GAP)
-        places = []
-        for side, row in enumerate(matches.pairs[number].tolist()):
-            left = _GAP + side * (_SIDE + _GAP)
-            pixels = images.source.read(int(dataset_rows[row])).decode(images.in_channels)
+        corners = [(_GAP, top), (2 * _GAP + _SIDE, top)]
+        for corner, place in zip(corners, matches.pairs[number].tolist(), strict=True):
+            pixels = images.pixels(place)
             picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-            sheet.paste(picture.resize((_SIDE, _SIDE)), (left, top))
-            points = matches.keypoints[number, : matches.keypoint_counts[number], side]
-            places.append((points + 1) / 2 * _SIDE + (left, top))
-        for (x0, y0), (x1, y1) in zip(*places, strict=True):
-            draw.line((x0, y0, x1, y1), fill="#2ca02c")
+            sheet.paste(picture.resize((_SIDE, _SIDE)), corner)
+        points = matches.keypoints[number, : matches.keypoint_counts[number]]
+        for line in (points + 1) / 2 * _SIDE + corners:
+            draw.line(line.reshape(-1).tolist(), fill="#2ca02c")
         draw.text((_GAP, top + _SIDE + 1), f"{int(matches.inliers[number])} inliers", fill="black", font=font)
     write_png(path, sheet)
-    return path

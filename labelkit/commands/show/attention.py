@@ -16,7 +16,6 @@ from labelkit.algorithms.attention import carry_map, map_correlation, map_entrop
 from labelkit.commands.common.networks import TrainedRun, load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.show.images import (
-    DEFAULT_IMAGES,
     as_pixels,
     class_name,
     shown_images,
@@ -25,7 +24,7 @@ from labelkit.commands.show.images import (
 from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import CheckpointError, ConfigError
+from labelkit.errors import CheckpointError
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.models.attention import BlockAttention, attention_maps
 from labelkit.models.backbones.registry import Backbone
@@ -37,8 +36,6 @@ from labelkit.training.method import Method
 
 # Side that maps are enlarged to; the picture shows them at about 170 pixels.
 _MAP_SIDE = 224
-# Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
-_LARGEST_SIDE = 30_000
 _NOTE = (
     "Attention of the class token to the patches, blue to yellow: least to most in the maps of one image and block, "
     "as multiples of even attention below.\nentropy: of its spread, 1 = even; r: correlation with the student's map, "
@@ -84,7 +81,6 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
     update, aligned = moving if moving is not None else (None, ())
     depth = backbone.info.depth
     blocks = check_blocks(config.block if config.block is not None else {*aligned, depth - 1}, depth, "--block")
-    _check_size(config, len(blocks), backbone, has_update=bool(aligned))
     runtime = Runtime(device=config.device)
     net = backbone.net.to(runtime.device)
     described: list[dict[str, object]] = []
@@ -235,27 +231,6 @@ def _cells(sample: _Sample, block: int, numbers: _Numbers) -> list[Cell]:
 
 
 # --- the picture ---------------------------------------------------------------------------------
-
-
-def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone, *, has_update: bool) -> None:
-    """Reject a picture that nobody could open, before the work.
-
-    Raises:
-        ConfigError: it would be too large.
-    """
-    from labelkit.commands.common.images.plots import panels_size  # matplotlib takes a second to load
-
-    chosen = config.rows or config.image
-    images = len(chosen) if chosen is not None else config.num_images or DEFAULT_IMAGES
-    net: Any = backbone.net
-    rows = images * (1 + (net.blocks[0].attn.num_heads if config.heads else 0))
-    width, height = panels_size(rows, 2 + num_blocks * (3 if has_update else 2))
-    if max(width, height) > _LARGEST_SIDE:
-        raise ConfigError(
-            "--out",
-            f"{images} images and {num_blocks} blocks make an image of {width:,} x {height:,} pixels",
-            "Request fewer images or blocks" + (", or remove --heads." if config.heads else "."),
-        )
 
 
 def _headings(blocks: Sequence[int], *, has_update: bool) -> list[str]:

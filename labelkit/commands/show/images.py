@@ -115,20 +115,17 @@ def training_views(
     rows: NDArray[np.int64],
     seed: int,
     device: torch.device,
-    *,
-    skip_bad: bool = False,
 ) -> Batch:
     """Make augmented views of some rows, in their order, as in the first epoch of training.
 
     Raises:
-        DatasetError: an image cannot be read, and none is to be skipped or there is no other.
+        DatasetError: an image cannot be read.
     """
     spec, channels = run.method.network.input_spec, image_channels(run.method)
     bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size)
-    if bank.bad and not (skip_bad and len(bank.rows)):
+    if bank.bad:
         row, reason = next(iter(bank.bad.items()))
         raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another image.")
-    rows = rows[np.isin(rows, bank.rows)]
     loader = TrainLoader(
         bank,
         views,

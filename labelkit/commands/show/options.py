@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar, cast
+from typing import ClassVar, Literal
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from labelkit.options.base import StageConfig, flag, option, panel
-from labelkit.options.presets import DEFAULT_ORIGIN, Collected, preset_command, shipped_presets
+from labelkit.options.base import flag, panel
 from labelkit.options.shared import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
-from labelkit.options.training import RunConfig
 
-_DATA = panel("Data", preset=False)
 _MODEL = panel("Model")
 _RUN = panel("Run")
 _IMAGES = panel("Images")
@@ -138,57 +132,3 @@ class ShowCurvesConfig(PictureConfig):
         "default: the loss, and the accuracies if any were logged.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")
-
-
-C = TypeVar("C", bound=StageConfig)
-
-_OF_DATA = ("dataset", "index", "scene_dataset", "num_labels", "holdout_classes")
-_OF_RUNS = ("resume", "stop_after_steps", "dry_run")
-_HIDDEN = {**option("Run", preset=False), "hidden": True}
-
-
-class ScheduleOptions(OverwriteOption):
-    """Options of ``labelkit show schedule`` that extend or replace those of a training."""
-
-    images: int | None = _DATA(
-        None,
-        "Number of training images. Default: the published number for a named set, else counted in the "
-        "data set or store.",
-        ge=2,
-    )
-    out: Path | None = _OUTPUT(None, "Draw the curves in this .png, or write them to this .csv.", makes="export")
-    resume: bool = Field(False, json_schema_extra=_HIDDEN)
-    stop_after_steps: int | None = Field(None, json_schema_extra=_HIDDEN)
-    dry_run: bool = Field(False, json_schema_extra=_HIDDEN)
-
-    @model_validator(mode="after")
-    def _nothing_runs(self) -> ScheduleOptions:
-        given = [flag(name) for name in _OF_RUNS if getattr(self, name)]
-        if given:
-            raise ValueError(f"{' and '.join(given)} has no effect here, since nothing is trained")
-        if self.out is not None and self.out.suffix.lower() not in (".png", ".csv"):
-            raise ValueError(f"out ({self.out}) must end in .png or .csv")
-        return self
-
-
-@cache
-def schedule_options(config_class: type[RunConfig]) -> type[RunConfig]:
-    """Create the options class of ``labelkit show schedule`` for a method, with the method's presets."""
-    name = f"{config_class.__name__.removesuffix('Config')}ScheduleConfig"
-    bases: tuple[type[StageConfig], ...] = (ScheduleOptions, config_class)
-    return cast(type[RunConfig], create_model(name, __base__=bases, __doc__=config_class.__doc__))
-
-
-def with_data_of_preset(collected: Collected[C]) -> Collected[C]:
-    """Fill in the data set from the command in a shipped preset's first line, if nothing else names one."""
-    path, folder = collected.preset_path, shipped_presets()
-    named = any(collected.origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN for name in ("dataset", "index"))
-    if named or path is None or folder is None or not path.is_relative_to(folder):
-        return collected
-    words = shlex.split(preset_command(path))
-    values, origins = dict(collected.values), dict(collected.origins)
-    for name in _OF_DATA:
-        if flag(name) in words and name in origins and origins[name] == DEFAULT_ORIGIN:
-            values[name] = words[words.index(flag(name)) + 1]
-            origins[name] = f"first line of {path.name}"
-    return replace(collected, values=values, origins=origins)

@@ -25,7 +25,6 @@ from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.distilled_network import DistillationNetwork
 from labelkit.methods.dense.recipe import SlowTarget, copy_branches, watch_targets
 from labelkit.training.method import Phase, TrainState
-from labelkit.training.timing import RunSize, Scheduled
 
 #: Of the mean that the target's outputs for patches are measured from.
 PATCH_CENTER_DECAY: Final = 0.9
@@ -76,14 +75,6 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         """Return the single training phase, which mixes both data sets in each batch."""
         views = distillation_views(self.config, self.data, self.network.input_spec.size)
         return (self.mixed_phase(rows, views),)
-
-    @classmethod
-    def scheduled(cls, config: DistillationConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the target's decay and temperature."""
-        temperature = warmup_temperature(
-            config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
-        )
-        return {**super().scheduled(config, size), "teacher_temperature": lambda now: temperature(now.step)}
 
     def on_step_start(self, state: TrainState) -> None:
         """Reset the outputs collected for the centers."""

@@ -25,7 +25,6 @@ from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
 from labelkit.training.schedules import CosineSchedule
-from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
 
 SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=SlowTargetConfig)
 TokenNetworkT = TypeVar("TokenNetworkT", bound=TokenNetwork)
@@ -58,29 +57,13 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         self._num_objects = data.num_samples if data.num_objects is None else data.num_objects
         self.network = network
         self.teacher = EMATeacher(network, decay=0.0)
-        self._ema_decay = target_decay(config)
+        self._ema_decay = CosineSchedule(config.ema_start, config.ema_end, config.steps)
         self._notes: list[str] = []
 
     @property
     def target(self) -> TokenNetworkT:
         """Return the target network, an exponential moving average of the student."""
         return cast(TokenNetworkT, self.teacher.module)
-
-    @classmethod
-    def paces(cls, config: SlowTargetConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length and optimizer schedules of the single phase."""
-        return (cosine_pace(config),)
-
-    @classmethod
-    def group_rates(cls, config: SlowTargetConfigT) -> GroupRates:
-        """Return the learning rate scales of the backbone and the head."""
-        return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": 1.0}}
-
-    @classmethod
-    def scheduled(cls, config: SlowTargetConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of the target's EMA decay."""
-        decay = target_decay(config)
-        return {"ema_decay": lambda now: decay(now.step)}
 
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
@@ -93,18 +76,18 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
             pairing: what second views show.
         """
         config = self.config
-        pace, objects = cosine_pace(config), config.objects_per_batch
+        objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
         streams = [
             Stream("objects", rows[rows < self._num_objects], objects),
             Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
         return Phase(
-            pace.epochs,
+            config.num_epochs,
             views,
-            StreamSampler(streams, steps=pace.draws // config.batch_size, seed=config.seed),
-            steps=pace.steps,
-            lr=pace.lr,
-            weight_decay=pace.weight_decay,
+            StreamSampler(streams, steps=batches, seed=config.seed),
+            steps=config.steps,
+            lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
+            weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
             pairing=pairing,
         )
 
@@ -141,13 +124,11 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
             if parameter.requires_grad:
                 is_decayed = parameter.ndim >= 2 and not (self.never_decayed and name.endswith(self.never_decayed))
                 groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
-        rates = self.group_rates(self.config)
-        for (is_backbone, is_decayed), parameters in groups.items():
+        for (_, is_decayed), parameters in groups.items():
             yield {
                 "params": parameters,
                 "weight_decay": self.config.weight_decay if is_decayed else 0.0,
                 "is_decayed": is_decayed,
-                **rates["backbone" if is_backbone else "head"],
             }
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
@@ -184,22 +165,6 @@ def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
     if entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
         return f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
     return None
-
-
-def target_decay(config: SlowTargetConfig) -> CosineSchedule:
-    """Return the schedule of the target's EMA decay over the steps of the run."""
-    return CosineSchedule(config.ema_start, config.ema_end, config.steps)
-
-
-def cosine_pace(config: SlowTargetConfig) -> Pace:
-    """Return the length and cosine schedules of the single phase of a run, without its images."""
-    return Pace(
-        config.num_epochs,
-        min(config.eval_every_steps, config.steps) * config.batch_size,
-        steps=config.steps,
-        lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
-        weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
-    )
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:

@@ -16,7 +16,6 @@ exchanges; the teacher's temperature follows SimGCD's schedule. At evaluation no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +33,6 @@ from labelkit.methods.discovery.recipe import TaughtClassifier
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.training.method import Phase, StepOutput, TrainState
-from labelkit.training.timing import RunSize, Scheduled
 
 
 def view_strength(config: FlipClassConfig, epoch: int) -> float:
@@ -88,14 +86,6 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         """Return the single phase of weak and strong views, with half of each batch labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
-
-    @classmethod
-    def scheduled(cls, config: FlipClassConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the teacher's temperature and of the strength of sda's view."""
-        found = dict(super().scheduled(config, size))
-        if config.align_mode == "sda":
-            found["view_strength"] = lambda now: view_strength(config, now.epoch)
-        return found
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
         """Return the views of teacher and student in an epoch, with sda's strength of that epoch."""

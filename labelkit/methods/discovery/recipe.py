@@ -31,7 +31,6 @@ from labelkit.options.presets import available_presets
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.groups import DiscoveryMonitor
-from labelkit.training.timing import RunSize, Scheduled
 
 DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 
@@ -185,11 +184,6 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         """Return the single phase of two views, with half of each batch labeled in expectation."""
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, self.views(0), sampler),)
-
-    @classmethod
-    def scheduled(cls, config: DiscoveryConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of the teacher's temperature."""
-        return {"teacher_temperature": lambda now: teacher_temperature(config, now.epoch)}
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Set the teacher's temperature for the epoch."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -54,10 +53,8 @@ from labelkit.methods.few_labels.recipe import (
     head_logits,
     learning_rate,
     split_labeled,
-    student_pace,
     student_phase,
     student_views,
-    teacher_decay,
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.headed import NUM_ROTATIONS, rotations
@@ -66,66 +63,12 @@ from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
 from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
-from labelkit.training.timing import Pace, RunSize, Scheduled
 
 PRETEXT_LR = 0.1
 #: Labels stop growing if nearest mean and soft label disagree about a larger share of the confined images (ours).
 DISAGREE_STOP = 0.5
 #: epochs whose random numbers no training draws
 _PRETEXT_EPOCH = 1 << 29
-
-
-def growth_rules(config: LMCSConfig) -> GrowthRules:
-    """Return the rules by which the label set grows."""
-    return GrowthRules(config.growth_factor, config.growth_limit, generations=1)
-
-
-def first_steps(config: LMCSConfig, given: int, unlabeled: int) -> int:
-    """Return the number of updates before the first discovery, or all if there is nothing to discover."""
-    if not growth_rules(config).next_count(given, given, unlabeled):
-        return config.steps
-    return min(config.first_blocks * config.block_steps, config.steps)
-
-
-def later_steps(config: LMCSConfig, rest: int) -> int:
-    """Return the number of updates until the next discovery, at most ``rest``."""
-    return min(config.generation_blocks * config.block_steps, rest)
-
-
-def planned_phases(config: LMCSConfig, given: int, images: int) -> list[tuple[int, int]]:
-    """Return labels and updates of each phase, assuming that every discovery finds as many images as it looks for.
-
-    The student learns the discovery before the last one, so that labels are one phase late.
-
-    Args:
-        config: the options.
-        given: images with a label.
-        images: all.
-    """
-    sizes = [given, *growth_rules(config).sizes(given, images)]
-    phases = [(given, first_steps(config, given, images - given))]
-    discoveries, step = 0, phases[0][1]
-    while step < config.steps:
-        shown, length = discoveries, later_steps(config, config.steps - step)
-        if discoveries + 1 < len(sizes):
-            discoveries += 1
-        else:
-            length = config.steps - step
-        phases.append((sizes[shown], length))
-        step += length
-    return phases
-
-
-def guidance_weight(config: LMCSConfig) -> GrowingWeight:
-    """Return the schedule of the weight of the guidance loss over the updates of the run."""
-    return GrowingWeight(config.guidance_weight * config.unlabeled_weight, config.unlabeled_ramp * config.steps)
-
-
-def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name: str) -> Pace:
-    """Return the length of a phase with the learning rate schedule of the whole run."""
-    rate, _ = learning_rate(config, config.steps, config.lr)
-    pace = student_pace(config, steps=steps, peak=config.lr, index=index, name=name)
-    return replace(pace, lr=lambda step: rate(start + step))
 
 
 class LMCS(ObjectiveStudent[LMCSConfig]):
@@ -138,9 +81,11 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self._view, weight=weight, seed=config.seed)
         self.consistency = SquaredConsistency()
-        self.growth = LabelGrowth(data.labels, growth_rules(config))
+        rules = GrowthRules(config.growth_factor, config.growth_limit, generations=1)
+        self.growth = LabelGrowth(data.labels, rules)
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
-        self._guidance = guidance_weight(config)
+        guidance = config.guidance_weight * config.unlabeled_weight
+        self._guidance = GrowingWeight(guidance, config.unlabeled_ramp * config.steps)
         # of each phase after the first: discoveries that the student learns, start, updates
         self._later: list[list[int]] = []
 
@@ -149,37 +94,20 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
-        given = int((self.data.labels >= 0).sum())
-        learned, start, steps = 0, 0, first_steps(config, given, int((self.data.labels[rows] < 0).sum()))
-        if index:
-            learned, start, steps = self._later[index - 1]
+        learned, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps(rows))
         labels = self.growth.labels(learned)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
-        pace = whole_run_pace(config, index, start, steps, name)
-        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
+        views = self.objective.views()
+        phase = student_phase(config, labels, rows, views, steps=steps, peak=config.lr, index=index, name=name)
+        rate, _ = learning_rate(config, config.steps, config.lr)
+        return replace(phase, lr=lambda step: rate(start + step))
 
-    @classmethod
-    def paces(cls, config: LMCSConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
-        phases = planned_phases(config, size.known_labels(), size.known_images())
-        starts = accumulate((steps for _, steps in phases), initial=0)
-        return tuple(
-            whole_run_pace(config, index, start, steps, f"{labels:,} labels")
-            for index, ((labels, steps), start) in enumerate(zip(phases, starts, strict=False))
-        )
-
-    @classmethod
-    def scheduled(cls, config: LMCSConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the number of labels, the EMA decay and the loss weights."""
-        phases = planned_phases(config, size.known_labels(), size.known_images())
-        decay, guidance = teacher_decay(config, config.steps), guidance_weight(config)
-        weight = unlabeled_weight(config.steps, config)
-        return {
-            "labels": lambda now: float(phases[now.phase][0]),
-            "ema_decay": lambda now: decay(now.step + 1),
-            "unlabeled_weight": lambda now: weight(now.step),
-            "guidance_weight": lambda now: guidance(now.step),
-        }
+    def _first_steps(self, rows: NDArray[np.int64]) -> int:
+        """Return the number of updates before the first discovery, or all if there is nothing to discover."""
+        config, given = self.config, int((self.data.labels >= 0).sum())
+        if not self.growth.rules.next_count(given, given, int((self.data.labels[rows] < 0).sum())):
+            return config.steps
+        return min(config.first_blocks * config.block_steps, config.steps)
 
     def planned_steps(self) -> int:
         """Return the number of updates of the run."""
@@ -231,10 +159,8 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
-        if found:
-            self._later.append([before, state.step, later_steps(config, rest)])
-        else:
-            self._later.append([before, state.step, rest])
+        length = min(config.generation_blocks * config.block_steps, rest) if found else rest
+        self._later.append([before, state.step, length])
         return {**({} if churn is None else {"churn": churn}), "discovered": float(found)}
 
     def _discover(self, state: TrainState) -> int:

@@ -14,7 +14,6 @@ shifts and mirroring, not before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import torch
@@ -40,7 +39,6 @@ from labelkit.methods.few_labels.recipe import (
 from labelkit.models.whitening import Whitening, zca
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
-from labelkit.training.timing import RunSize, Scheduled
 
 #: Weight of the difference between two heads (released code).
 HEAD_WEIGHT: Final = 0.01
@@ -134,14 +132,9 @@ class MeanTeacherObjective(StudentObjective):
         return StepOutput(loss, logs)
 
 
-def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:
-    """Return the schedule of the consistency weight, for a (first) phase of ``steps`` updates."""
-    return GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
-
-
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
     """Build Mean Teacher's training loss from the options, for a (first) phase of ``steps`` updates."""
-    weight = consistency_weight(steps, options)
+    weight = GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
@@ -190,9 +183,3 @@ class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
         """Return the EMA decay, which rises when the consistency weight reaches its full value."""
         return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)
-
-    @classmethod
-    def scheduled(cls, config: MeanTeacherConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the EMA decay and the consistency weight."""
-        weight = consistency_weight(config.steps, config)
-        return {**super().scheduled(config, size), "consistency_weight": lambda now: weight(now.step_in_phase)}

@@ -14,7 +14,7 @@ accuracy is the last one, not the median of the last 20.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -38,7 +38,6 @@ from labelkit.methods.few_labels.recipe import (
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import GrowingWeight
-from labelkit.training.timing import RunSize, Scheduled
 
 #: Guessed labels are sharpened with it (paper and released code, on all sets).
 TEMPERATURE: Final = 0.5
@@ -186,9 +185,3 @@ class MixMatch(ObjectiveStudent[MixMatchConfig]):
         super().__init__(config, data, dropout=0.0)  # it brings its own noise
         weak, _ = student_views(config, data, self.network.input_spec.size)
         self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
-
-    @classmethod
-    def scheduled(cls, config: MixMatchConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the EMA decay and the weight of the unlabeled loss."""
-        weight = unlabeled_weight(config.steps, config)
-        return {**super().scheduled(config, size), "unlabeled_weight": lambda now: weight(now.step)}

@@ -39,7 +39,6 @@ from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
-from labelkit.training.timing import Pace, RunSize, Scheduled
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -170,44 +169,36 @@ def student_eval_view(size: int) -> ViewSpec:
 
 def student_phase(
     config: FewLabelTrainConfig,
-    pace: Pace,
     labels: NDArray[np.int64],
     rows: NDArray[np.int64],
     views: Sequence[ViewSpec],
     *,
+    steps: int,
+    peak: float,
     index: int = 0,
+    name: str = "train",
 ) -> Phase:
-    """Return a phase whose batches hold labeled images first, then all others; labeled ones alone without others.
+    """Return a phase of ``steps`` updates with its own learning rate, in epochs of ``eval_every_steps``.
+
+    Its batches hold labeled images first, then all others; labeled ones alone without others.
 
     Args:
         config: the options.
-        pace: length and learning rate.
         labels: (n,) labels of the phase, -1 = unlabeled.
         rows: rows that can be read.
         views: of each image.
-        index: number of the phase.
-    """
-    labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
-    count = config.labeled_batch_size if isinstance(config, TwoStreamOptions) and len(others) else config.batch_size
-    drawn = (Stream("labeled", labeled, count), Stream("unlabeled", others, config.batch_size - count))
-    sampler = StreamSampler(drawn, steps=pace.draws // config.batch_size, seed=config.seed, phase=index)
-    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, lr=pace.lr, betas=pace.betas)
-
-
-def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
-    """Return the length and optimizer schedules of a phase, in epochs of ``eval_every_steps``.
-
-    Args:
-        config: the options.
-        steps: updates of the phase.
+        steps: length.
         peak: highest learning rate.
         index: number of the phase; only the first one warms up.
         name: shown in the log.
     """
+    labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
+    count = config.labeled_batch_size if isinstance(config, TwoStreamOptions) and len(others) else config.batch_size
+    drawn = (Stream("labeled", labeled, count), Stream("unlabeled", others, config.batch_size - count))
     per_epoch = min(config.eval_every_steps, steps)
-    draws = per_epoch * config.batch_size
+    sampler = StreamSampler(drawn, steps=per_epoch, seed=config.seed, phase=index)
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
-    return Pace(math.ceil(steps / per_epoch), draws, name, steps, lr=rate, betas=moments)
+    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, lr=rate, betas=moments)
 
 
 def learning_rate(
@@ -338,17 +329,6 @@ class AveragedStudent(Method[FewLabelConfigT]):
         """Return the schedule of the EMA decay over updates, counted from 1."""
         return teacher_decay(config, config.steps)
 
-    @classmethod
-    def paces(cls, config: FewLabelConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length and optimizer schedules of the single phase."""
-        return (student_pace(config, steps=config.steps, peak=config.lr),)
-
-    @classmethod
-    def scheduled(cls, config: FewLabelConfigT, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of the EMA decay."""
-        decay = cls.average_decay(config)
-        return {"ema_decay": lambda now: decay(now.step + 1)}
-
     @property
     def runs_teacher(self) -> bool:
         """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
@@ -404,8 +384,10 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the single phase, which repeats labeled images next to unlabeled ones in each batch."""
         self._rows, config = rows, self.config
-        pace = student_pace(config, steps=config.steps, peak=config.lr)
-        return None if index else student_phase(config, pace, self.data.labels, rows, self.objective.views())
+        if index:
+            return None
+        views = self.objective.views()
+        return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak=config.lr)
 
     @property
     def runs_teacher(self) -> bool:

@@ -13,7 +13,6 @@ anew. Lengths of later phases are ours, since none are published.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -34,13 +33,12 @@ from labelkit.methods.few_labels.growth import (
     sync_discovery,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    student_pace,
     student_phase,
     student_views,
     teacher_decay,
@@ -51,7 +49,6 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
 from labelkit.training.schedules import horizon_decay
-from labelkit.training.timing import Pace, RunSize, Scheduled
 
 #: Decay of the master's weights (beta).
 MASTER_DECAY: Final = 0.999
@@ -59,37 +56,6 @@ MASTER_DECAY: Final = 0.999
 GROWTH_FACTOR: Final = 2.0
 #: Networks that --fusion joins: those of the last discoveries.
 FUSION_COUNT: Final = 3
-
-
-def growth_rules(config: SnowballConfig) -> GrowthRules:
-    """Return the rules by which the label set grows."""
-    return GrowthRules(GROWTH_FACTOR, config.cap, config.generations)
-
-
-def planned_phases(config: SnowballConfig, given: int, images: int) -> list[tuple[int, int]]:
-    """Return labels and updates of each phase, assuming that every generation reaches its full size.
-
-    Args:
-        config: the options.
-        given: images with a label.
-        images: all.
-    """
-    sizes, length = growth_rules(config).sizes(given, images), config.phase_steps
-    later = [(labels, length) for _ in range(config.generations) for labels in sizes]
-    if config.max_steps is not None:
-        later = later[: max(0, (config.max_steps - config.steps) // length)]
-    return [(given, config.steps), *later]
-
-
-def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
-    """Return the EMA decays of teacher and master in a phase, at an update of the run counted from 1."""
-    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, config.ema_decay_start)(update)
-    return decay, horizon_decay(phase_steps, MASTER_DECAY)
-
-
-def peak_rate(config: SnowballConfig, index: int) -> float:
-    """Return the peak learning rate of a phase."""
-    return (config.later_lr_ratio if index else 1.0) * config.lr
 
 
 class PastFeatures(nn.Module):
@@ -130,7 +96,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
             self.objective = mean_teacher_objective(config.steps, config, weak)
-        self.growth = LabelGrowth(data.labels, growth_rules(config))
+        self.growth = LabelGrowth(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
         joined = 1 if config.fusion == "none" else FUSION_COUNT
         self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)
         own = ("growth.", "past.", "chain.has_master")
@@ -167,42 +133,16 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         labels = self.data.labels if index == 0 else self.growth.labels()
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        pace = student_pace(config, steps=steps, peak=peak_rate(config, index), index=index, name=name)
-        return student_phase(config, pace, labels, rows, self.objective.views(), index=index)
-
-    @classmethod
-    def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Return the lengths of the phases, assuming that every discovery finds all that it looks for."""
-        phases = planned_phases(config, size.known_labels(), size.known_images())
-        return tuple(
-            student_pace(config, steps=steps, peak=peak_rate(config, index), index=index, name=f"{labels:,} labels")
-            for index, (labels, steps) in enumerate(phases)
-        )
-
-    @classmethod
-    def scheduled(cls, config: SnowballConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the number of labels, the EMA decays and the loss weight."""
-        phases = planned_phases(config, size.known_labels(), size.known_images())
-        found: dict[str, Scheduled] = {
-            "labels": lambda now: float(phases[now.phase][0]),
-            "ema_decay": lambda now: average_decays(config, now.phase_steps, now.step + 1)[0],
-        }
-        if config.master:
-            found["master_decay"] = lambda now: (
-                average_decays(config, now.phase_steps, now.step + 1)[1] if now.phase else math.nan
-            )
-        if config.trainer == "mean-teacher":
-            grown = consistency_weight(config.steps, config)
-            found["consistency_weight"] = lambda now: grown.full if now.phase else grown(now.step_in_phase)
-        else:
-            weight = unlabeled_weight(config.steps, config)
-            found["unlabeled_weight"] = lambda now: weight(now.step)
-        return found
+        peak, views = (config.later_lr_ratio if index else 1.0) * config.lr, self.objective.views()
+        return student_phase(config, labels, rows, views, steps=steps, peak=peak, index=index, name=name)
 
     def planned_steps(self) -> int:
         """Return the number of updates of a run in which every generation reaches its full size."""
-        given = self.growth.given
-        return sum(steps for _, steps in planned_phases(self.config, int((given >= 0).sum()), len(given)))
+        config, given = self.config, self.growth.given
+        later = config.generations * len(self.growth.rules.sizes(int((given >= 0).sum()), len(given)))
+        if config.max_steps is not None:
+            later = min(later, max(0, (config.max_steps - config.steps) // config.phase_steps))
+        return config.steps + later * config.phase_steps
 
     def on_train_start(self, state: TrainState) -> None:
         """Make the networks equal, and warn if there is nothing to discover."""
@@ -222,7 +162,10 @@ class Snowball(WhitenedStudent[SnowballConfig]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
-        decay, master = average_decays(self.config, state.phase_steps, state.step + 1)
+        config, length = self.config, state.phase_steps
+        ramp = config.consistency_ramp * config.steps
+        decay = teacher_decay(config, length, ramp, config.ema_decay_start)(state.step + 1)
+        master = horizon_decay(length, MASTER_DECAY)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 

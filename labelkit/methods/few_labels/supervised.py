@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
-from labelkit.methods.few_labels.recipe import AveragedStudent, head_logits, student_pace, student_phase, student_views
+from labelkit.methods.few_labels.recipe import AveragedStudent, head_logits, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 
 
@@ -31,8 +31,7 @@ class Supervised(AveragedStudent[SupervisedConfig]):
         """Return the single phase, which repeats the labeled images; batch norm uses no others either."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
-        pace = student_pace(config, steps=config.steps, peak=config.lr)
-        return (student_phase(config, pace, labels, self._rows, (self._view,)),)
+        return (student_phase(config, labels, self._rows, (self._view,), steps=config.steps, peak=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy of one batch."""

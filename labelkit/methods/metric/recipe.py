@@ -23,7 +23,6 @@ from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
 from labelkit.training.monitors.retrieval import RetrievalMonitor
-from labelkit.training.timing import GroupRates
 
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
 
@@ -140,21 +139,13 @@ class MetricMethod(Method[MetricConfigT]):
     network: MetricNetwork
     _sampler: ClassBalancedSampler | None = None
 
-    @classmethod
-    def group_rates(cls, config: MetricConfigT) -> GroupRates:
-        """Return how the learning rates of the backbone and the new layers differ from the run's."""
-        rates: dict[str, dict[str, float]] = {"backbone": {"first_epoch": config.warm_epochs}}
-        if config.has_new_layers:
-            rates["new_layers"] = {"lr_scale": config.new_lr_scale}
-        return rates
-
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Yield the parameters of backbone and new layers, all with weight decay as in the released code."""
-        rates, decay = self.group_rates(self.config), self.config.weight_decay
-        yield {"params": list(self.network.backbone.parameters()), "weight_decay": decay, **rates["backbone"]}
-        if "new_layers" in rates:
+        config, backbone = self.config, list(self.network.backbone.parameters())
+        yield {"params": backbone, "weight_decay": config.weight_decay, "first_epoch": config.warm_epochs}
+        if config.has_new_layers:
             new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
-            yield {"params": new, "weight_decay": decay, **rates["new_layers"]}
+            yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
 
     def reuse_frozen(self) -> ReusablePart:
         """Enable caching of the frozen stages' outputs; a second view reuses the cached first one."""

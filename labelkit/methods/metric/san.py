@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import balanced_draws
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
@@ -59,7 +58,6 @@ from labelkit.models.ema import EMATeacher
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
-from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 
 #: Of the cosines with class vectors (cross-entropy).
 CLASS_TEMPERATURE = 0.05
@@ -122,34 +120,6 @@ class SAN(MetricMethod[SANConfig]):
                 self.clusters.rows = rows
         return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
 
-    @classmethod
-    def paces(cls, config: SANConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length of the single phase, whose epochs draw groups of every class or cluster."""
-        rows = size.known_labels() if config.mode == "supervised" else size.known_images()
-        return (Pace(config.epochs, balanced_draws(rows, config.batch_size)),)
-
-    @classmethod
-    def group_rates(cls, config: SANConfig) -> GroupRates:
-        """Return the learning rate scales of backbone, new layers, predictor and class vectors."""
-        rates = dict(super().group_rates(config))
-        if config.san:
-            rates["predictor"] = {"lr_scale": config.san_lr_scale}
-        if config.has_class_vectors:
-            rates["class_vectors"] = {"lr_scale": config.proxy_lr_scale}
-        return rates
-
-    @classmethod
-    def scheduled(cls, config: SANConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the weights of assembly terms and memory loss, and of the EMA decay."""
-        found: dict[str, Scheduled] = {}
-        if config.san:
-            found["term_strength"] = lambda now: term_strength(config, share_done(config, now))
-        if config.memory != "none":
-            found["memory_weight"] = lambda now: memory_weight(config, now.epoch)
-        if config.memory == "momentum":
-            found["ema_decay"] = lambda now: MEMORY_DECAY
-        return found
-
     def on_train_start(self, state: TrainState) -> None:
         """Warn about classes with a single image."""
         warning = singleton_class_warning(self.data) if self.clusters is None else None
@@ -189,7 +159,7 @@ class SAN(MetricMethod[SANConfig]):
         if output.assembly is not None:
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
-            strength = term_strength(config, share_done(config, state))
+            strength = term_strength(config, state.step / (config.epochs * state.steps_per_epoch))
             loss = loss + strength * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
@@ -223,11 +193,10 @@ class SAN(MetricMethod[SANConfig]):
         yield from super().parameter_groups()
         if self.network.assembly is not None:
             predictor = list(self.network.assembly.parameters())
-            yield {"params": predictor, "weight_decay": 0.0, **self.group_rates(config)["predictor"]}
+            yield {"params": predictor, "weight_decay": 0.0, "lr_scale": config.san_lr_scale}
         if self.classes is not None:
             vectors = list(self.classes.parameters())
-            decay = config.weight_decay
-            yield {"params": vectors, "weight_decay": decay, **self.group_rates(config)["class_vectors"]}
+            yield {"params": vectors, "weight_decay": config.weight_decay, "lr_scale": config.proxy_lr_scale}
 
     def _labels_of(self, rows: Tensor) -> Tensor:
         """Class or cluster of rows, as it is now."""
@@ -238,11 +207,6 @@ class SAN(MetricMethod[SANConfig]):
 def memory_weight(config: SANConfig, epoch: int) -> float:
     """Return the weight of the memory loss in an epoch; with clusters it is 1 from the start."""
     return float(config.mode == "unsupervised" or epoch >= MEMORY_START_EPOCH)
-
-
-def share_done(config: SANConfig, now: Moment) -> float:
-    """Return the fraction of the training that is over."""
-    return now.step / (config.epochs * now.steps_per_epoch)
 
 
 def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import balanced_draws
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
@@ -51,17 +50,11 @@ from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
-from labelkit.training.timing import Moment, Pace, RunSize, Scheduled
 
 FLAT_ATTENTION = 1e-3
 
 
-def uses_centers(config: TACCCLConfig, now: Moment) -> bool:
-    """Return whether the contrastive clustering loss is active in the running epoch."""
-    return config.ccl and now.epoch >= config.ccl_start_epoch
-
-
-def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
+def uses_memory(config: TACCCLConfig, now: TrainState) -> bool:
     """Return whether the memory is used in the next step."""
     warmup = config.memory_warmup_steps
     wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
@@ -151,19 +144,6 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             pairing = MatchedPairing(self.matched, lambda: clusters.cpu().numpy())
         return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
 
-    @classmethod
-    def paces(cls, config: TACCCLConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length of the single phase, whose epochs draw groups of the current clusters."""
-        return (Pace(config.epochs, balanced_draws(size.known_images(), config.batch_size)),)
-
-    @classmethod
-    def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedules of the clustering loss weight and of the use of the memory."""
-        found: dict[str, Scheduled] = {"memory": lambda now: float(uses_memory(config, now))}
-        if config.ccl:
-            found["ccl_weight"] = lambda now: config.ccl_weight if uses_centers(config, now) else 0.0
-        return found
-
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
@@ -184,7 +164,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             watch_collapse(embeddings, float(self.collapsed_loss), state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
-        self._use_centers = uses_centers(config, state)
+        self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
 
     def on_step_start(self, state: TrainState) -> None:
         """Enable the memory once it has been filled."""

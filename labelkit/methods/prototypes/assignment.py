@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.training.method import TrainState
-from labelkit.training.timing import Moment
 
 # An unseen class keeps its prototype unless a seen one gains more than this by taking it.
 UNSEEN_PULL = 1e-3
@@ -22,7 +21,7 @@ UNSEEN_PULL = 1e-3
 SMALLEST_GAIN = 1e-6
 
 
-def is_due(state: Moment, updates_per_epoch: float) -> bool:
+def is_due(state: TrainState, updates_per_epoch: float) -> bool:
     """Return whether classes must be reassigned to prototypes before the next step.
 
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
@@ -33,23 +32,9 @@ def is_due(state: Moment, updates_per_epoch: float) -> bool:
         state: where the run is.
         updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
     """
-    if state.step == 0:
-        return False
-    before, now = (assignments_made(state, step, updates_per_epoch) for step in (state.step - 1, state.step))
-    return now > before
-
-
-def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
-    """Return the number of assignments made before a step of the run, at the times of `is_due`.
-
-    Args:
-        now: says how many steps an epoch has.
-        step: updates finished.
-        updates_per_epoch: as for `is_due`.
-    """
     # 1e-9: 3 / 0.1 may be a little less than 30
-    period = max(1, int(now.steps_per_epoch / updates_per_epoch + 1e-9))
-    return step // period
+    period = max(1, int(state.steps_per_epoch / updates_per_epoch + 1e-9))
+    return state.step > 0 and state.step % period == 0
 
 
 @torch.no_grad()

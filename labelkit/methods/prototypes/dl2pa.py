@@ -37,7 +37,7 @@ from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo, MixedBatch
-from labelkit.methods.prototypes.assignment import assignments_made, is_due, reassign
+from labelkit.methods.prototypes.assignment import is_due, reassign
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
@@ -45,7 +45,6 @@ from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
-from labelkit.training.timing import RunSize, Scheduled
 
 FEW_DIMENSIONS = 4
 #: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
@@ -64,13 +63,6 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         self.cross_entropy = WeightedCrossEntropy()
         self._scale = 1.0
         self._records: list[dict[str, float]] = []
-
-    @classmethod
-    def scheduled(cls, config: DL2PAConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of the number of assignments made so far."""
-        if not config.reassign:
-            return {}
-        return {"assignments": lambda now: float(assignments_made(now, now.step, config.updates_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Set the prototypes, unless they were loaded from another run."""

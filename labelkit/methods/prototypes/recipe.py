@@ -24,7 +24,6 @@ from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.timing import Pace, RunSize
 
 SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
@@ -91,11 +90,6 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
-
-    @classmethod
-    def paces(cls, config: SupervisedConfigT, size: RunSize) -> tuple[Pace, ...]:
-        """Return the length of the single phase, whose epochs use every labeled image once."""
-        return (Pace(config.epochs, size.known_labels()),)
 
     def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""

@@ -40,21 +40,12 @@ from labelkit.methods.sela.self_labels import (
     optimization_times,
     solve_warnings,
     take_labels,
-    times_until,
 )
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
-from labelkit.training.timing import RunSize, Scheduled
-
-
-def label_times(config: SeLaConfig) -> tuple[float, ...]:
-    """Return the times in epochs at which labels are optimized; none if labels come from another run."""
-    if config.labels_from:
-        return ()
-    return optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
 
 
 class SeLa(Method[SeLaConfig]):
@@ -79,7 +70,10 @@ class SeLa(Method[SeLaConfig]):
             seed=config.seed,
         )
         self.loss = MultiHeadCrossEntropy()
-        self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
+        times: tuple[float, ...] = ()
+        if not config.labels_from:
+            times = optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
+        self.labels = SelfLabels(data.num_samples, clusters, times=times, refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
         self._records: list[dict[str, Any]] = []
@@ -93,12 +87,6 @@ class SeLa(Method[SeLaConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of one augmented view, with every image once per epoch."""
         return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
-
-    @classmethod
-    def scheduled(cls, config: SeLaConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the schedule of passed optimization times; those that pass together are one optimization."""
-        times = label_times(config)
-        return {"label_times": lambda now: float(times_until(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Read the prior of the cluster sizes; a resumed run has it in its checkpoint."""

@@ -15,7 +15,7 @@ not shuffle images over processes, as batch normalization here never sees those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -40,7 +40,6 @@ from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
-from labelkit.training.timing import RunSize, Scheduled
 
 
 class SiameseNetwork(BackboneNetwork):
@@ -135,11 +134,6 @@ class Siamese(Method[SiameseConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of two views, with every image once per epoch."""
         return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
-
-    @classmethod
-    def scheduled(cls, config: SiameseConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Return the constant schedule of the EMA decay, for MoCo."""
-        return {"ema_decay": lambda now: config.ema_decay} if config.loss == "moco" else {}
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss selected by the options."""

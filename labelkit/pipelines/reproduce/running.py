@@ -37,7 +37,6 @@ from labelkit.pipelines.reproduce.tables import (
     missing_data,
     read_table,
     row_inputs,
-    with_options,
 )
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -273,7 +272,8 @@ def _run_row(
                 words = command
                 if config.num_workers is not None and command[0] in ("train", "embed"):
                     # it changes no number, so no record has it
-                    words = with_options(command, {"num-workers": str(config.num_workers)})
+                    words = [*command, *([] if "--num-workers" in command else ["--num-workers", ""])]
+                    words[words.index("--num-workers") + 1] = str(config.num_workers)
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(words)}")
                 else:

@@ -47,44 +47,6 @@ class _Row(BaseModel):
     against: str | None = None
 
 
-class _File(BaseModel):
-    """A table as its file has it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: str
-    place: str
-    title: str
-    unit: Unit = "%"
-    units: dict[str, Unit] = {}
-    note: str = ""
-    values: dict[str, str] = Field(min_length=1)
-    commands: list[str] = Field(min_length=1)
-    rows: list[_Row] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _rows_fit(self) -> _File:
-        names = [row.name for row in self.rows]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
-        for row in self.rows:
-            if row.against is not None and (row.against not in names or row.against == row.name):
-                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is not another row")
-        numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
-        if max(numbers, default=0) > len(self.commands):
-            raise ValueError(f"values refer to command {max(numbers)}, but there are only {len(self.commands)}")
-        if strange := self.units.keys() - self.values.keys():
-            raise ValueError(f"units are set for {sorted(strange)}, which are not in values")
-        wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
-        for row in self.rows:
-            given = set(row.model_extra or {})
-            if given != wanted:
-                raise ValueError(f"row {row.name!r} sets {sorted(given)}, but the commands need {sorted(wanted)}")
-            if not (published_values(row, self.values).keys() <= self.values.keys()):
-                raise ValueError(f"row {row.name!r} has numbers that are not in values")
-        return self
-
-
 def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
     """Return the published numbers of a table row by value name; a single number belongs to the first name."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
@@ -110,9 +72,8 @@ class Row:
     against: str | None = None
 
 
-@dataclass(frozen=True)
-class PublishedTable:
-    """Published table of results, with the commands that reproduce each row.
+class PublishedTable(BaseModel):
+    """Published table of results, as its file has it, with the commands that reproduce each row.
 
     Attributes:
         name: of its file.
@@ -123,18 +84,57 @@ class PublishedTable:
         units: of values with another one.
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
-        rows: of the table.
+        commands: of every row.
+        lines: what each row puts into them.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     source: str
     place: str
     title: str
-    unit: str
-    units: dict[str, Unit]
-    note: str
-    values: dict[str, str]
-    rows: tuple[Row, ...]
+    unit: Unit = "%"
+    units: dict[str, Unit] = {}
+    note: str = ""
+    values: dict[str, str] = Field(min_length=1)
+    commands: list[str] = Field(min_length=1)
+    lines: list[_Row] = Field(min_length=1, alias="rows")
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> PublishedTable:
+        names = [row.name for row in self.lines]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
+        for row in self.lines:
+            if row.against is not None and (row.against not in names or row.against == row.name):
+                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is not another row")
+        numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
+        if max(numbers, default=0) > len(self.commands):
+            raise ValueError(f"values refer to command {max(numbers)}, but there are only {len(self.commands)}")
+        if strange := self.units.keys() - self.values.keys():
+            raise ValueError(f"units are set for {sorted(strange)}, which are not in values")
+        wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
+        for row in self.lines:
+            given = set(row.model_extra or {})
+            if given != wanted:
+                raise ValueError(f"row {row.name!r} sets {sorted(given)}, but the commands need {sorted(wanted)}")
+            if not (published_values(row, self.values).keys() <= self.values.keys()):
+                raise ValueError(f"row {row.name!r} has numbers that are not in values")
+        return self
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return the rows, their commands filled in."""
+        rows = []
+        for line in self.lines:
+            filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
+            filled |= {name: f"{{{name}}}" for name in _OWN}
+            commands = tuple(tuple(shlex.split(command.format(**filled))) for command in self.commands)
+            datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
+            published = published_values(line, self.values)
+            rows.append(Row(line.name, published, commands, tuple(datasets), line.against))
+        return tuple(rows)
 
     def extract_values(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Extract the measured values of a row from the JSON outputs of its commands.
@@ -186,7 +186,8 @@ def read_table(name: str) -> PublishedTable:
         if path.suffix not in (".yaml", ".yml"):
             raise ConfigError("reproduce", f"there is no table {name!r}", "See `labelkit list tables`.")
     try:
-        file = _File.model_validate(yaml.safe_load(read_bytes(path, _MAX_BYTES)))
+        values = yaml.safe_load(read_bytes(path, _MAX_BYTES))
+        return PublishedTable.model_validate({"name": path.stem, **values} if isinstance(values, dict) else values)
     except OSError as error:
         raise ConfigError("reproduce", f"{path}: {error.strerror}", "See `labelkit list tables`.") from error
     except (yaml.YAMLError, ValidationError, RecursionError) as error:
@@ -198,17 +199,6 @@ def read_table(name: str) -> PublishedTable:
         raise ConfigError(
             "reproduce", f"{path} is not a table: {fault}", "Compare this file with the files in presets/tables."
         ) from error
-    rows = tuple(_row(row, file) for row in file.rows)
-    return PublishedTable(
-        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, rows
-    )
-
-
-def _row(row: _Row, file: _File) -> Row:
-    filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
-    commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
-    datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
-    return Row(row.name, published_values(row, file.values), tuple(commands), tuple(datasets), row.against)
 
 
 def dataset_places(words: Sequence[str]) -> list[int]:
@@ -286,19 +276,3 @@ def complete_command(
         return filled
     words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
     return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
-
-
-def with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Return a command with options set, replacing existing values; an empty value makes a flag without argument."""
-    kept, at = [], 0
-    while at < len(words):
-        word, name = words[at], words[at].removeprefix("--")
-        at += 1
-        takes_value = at < len(words) and not words[at].startswith("--")
-        if word.startswith("--") and name in options:
-            at += takes_value
-            continue
-        kept.append(word)
-    for name, value in options.items():
-        kept += [f"--{name}", value] if value else [f"--{name}"]
-    return kept

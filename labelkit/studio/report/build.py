@@ -40,6 +40,8 @@ from labelkit.studio.report.thumbnails import (
 )
 from labelkit.studio.report.work import likely_groups, suggested_images, work_data
 
+# representative, and borderline, images of a group at most
+_EXAMPLES = 18
 # of each group before any other image: those that stand beside its name
 _STRIP = 8
 # of the page around a sheet, and of words that differ with and without thumbnails
@@ -62,7 +64,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     curves = read_curves(store.model, config.run)
     source, note = _source(config, store)
     images = choose_images(store, config.max_images, config.seed)
-    grouping = None if chosen is None else describe_groups(store, images, *chosen, config.examples)
+    grouping = None if chosen is None else describe_groups(store, images, *chosen, _EXAMPLES)
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
         near, near_scores = find_neighbors(images, config.neighbors, store.metric)
     findings = read_findings(config.tables, store, images)

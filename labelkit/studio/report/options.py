@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -22,6 +23,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     """Options of ``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)
+    constants: ClassVar[Mapping[str, object]] = {"examples": 18}
 
     result: str | None = _STORE(
         None,
@@ -54,7 +56,6 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         ge=1,
         le=65_535,
     )
-    examples: int = _IMAGES(18, "Number of representative and of borderline images per group.", ge=1, le=200)
 
     @property
     def max_bytes(self) -> int:

@@ -1,25 +1,23 @@
-"""Groups keep their ids when images are added, and ``labelkit diff`` tells what became of them."""
+"""Groups keep their ids when images are added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.diff import diff_groups
 from labelkit.commands.cluster.options import (
-    DiffConfig,
     KMeansConfig,
     SSKMeansConfig,
 )
+from labelkit.commands.common.stable_ids import match_groups
 from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import read_result, write_result
-from tests.running import read_table
+from labelkit.store.results import read_result
 
 MakeNamed = Callable[..., EmbeddingStore]
 CORNERS = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1), "d": (-1, 0, 0), "e": (0, -1, 0)}
@@ -126,78 +124,28 @@ def test_classes_of_a_classifier_keep_ids(make_named: MakeNamed) -> None:
     assert set(after[8:]) == {3}
 
 
-def put(store: EmbeddingStore, groups: dict[str, int]) -> None:
-    ids = np.array([groups.get(name.rsplit("/", 1)[-1], -1) for name in store.sample_ids])
-    write_result(store, "groups", kind="clusters", arrays={"cluster_ids": ids}, params={}, stage="test")
+def test_groups_match_so_that_the_most_images_stay() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        counts = rng.integers(1, 20, size=(5, 5))
+        best = max(sum(counts[row, column] for column, row in enumerate(order)) for order in permutations(range(5)))
+
+        earlier = match_groups(counts, min_overlap=1e-9)
+
+        assert sorted(earlier.tolist()) == list(range(5))
+        assert sum(counts[row, column] for column, row in enumerate(earlier)) == best
 
 
-def diff(new: EmbeddingStore, old: EmbeddingStore, **options: Any) -> dict[str, Any]:
-    return diff_groups(DiffConfig(index=new.path, result="groups", previous=old.path, **options)).values
+@pytest.mark.parametrize(("overlap", "earlier"), [(0.2, [0]), (0.25, [0]), (0.26, [-1])])
+def test_a_pair_matches_if_enough_of_its_union_is_in_both(overlap: float, earlier: list[int]) -> None:
+    # 5 in both, 10 in the first earlier group, 15 in the later one: 5 of 20
+    counts = np.array([[5, 5], [10, 0]])
+
+    found = match_groups(counts, min_overlap=overlap, fixed=[(1, 1)])
+
+    assert found[:1].tolist() == earlier
 
 
-def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: Path) -> None:
-    old = make_named("old.h5", [*images("ab", 5), *images("c", 4), "d0"])
-    new = make_named("new.h5", [*images("ab", 5), *images("c", 4), *images("e", 2)])
-    # a: kept but for a4, which moves to b; b: kept; c: split into 7 and 8; d: gone; e: new
-    put(old, {name: "abcd".index(name[0]) for name in old.sample_ids})
-    moved = {"a4": 1, "c0": 7, "c1": 7, "c2": 8, "c3": 8, "e0": 9, "e1": 9, "b4": -1}
-    put(new, {name: moved.get(name, "abcde".index(name[0])) for name in new.sample_ids})
-    told = diff(new, old, csv=tmp_path / "d.csv")
-    lines = {row["path"] or row["previous_path"]: row for row in read_table(tmp_path / "d.csv")}
-
-    assert [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["kept"]] == [
-        (0, 0, 4),
-        (1, 1, 4),
-    ]
-    assert [(one["previous"]["id"], [part["id"] for part in one["now"]]) for one in told["split"]] == [(2, [7, 8])]
-    assert ([group["id"] for group in told["new"]], [group["id"] for group in told["vanished"]]) == ([9], [3])
-    assert told["merged"] == []
-    assert told["moved"] == [{"path": "a4", "previous_group": "0", "group": "1"}]
-    assert told["images"] == {
-        "stayed": 12,
-        "moved": 1,
-        "added": 2,
-        "removed": 1,
-        "grouped": 0,
-        "ungrouped": 1,
-        "without group": 0,
-    }
-    assert {name: lines[name]["change"] for name in ("a4", "b4", "d0", "e1", "c3")} == {
-        "a4": "moved",
-        "b4": "ungrouped",
-        "d0": "removed",
-        "e1": "added",
-        "c3": "stayed",
-    }
-
-
-@pytest.mark.parametrize("kind", ["a class with labels", "an id that went on", "an id by chance"])
-def test_a_group_of_which_most_images_are_others_is_changed(make_named: MakeNamed, kind: str) -> None:
-    old, new = make_named("old.h5", images("ab", 6)), make_named("new.h5", images("ab", 6))
-    before = {name: int(name[1] in "345") for name in old.sample_ids}
-    after = {name: int(name[0] == "b") for name in new.sample_ids}
-    for store, groups in ((old, before), (new, after)):
-        ids = np.array([groups[name] for name in store.sample_ids])
-        first = read_result(old, "groups").content_digest if store is new else ""
-        is_class = kind == "a class with labels"
-        write_result(
-            store,
-            "groups",
-            kind="classes",
-            arrays={
-                "pseudo_labels": ids,
-                "names": ["milk", "oats"] if is_class else ["new-1", "new-2"],
-                "new_classes": np.array([not is_class] * 2, dtype=np.uint8),
-            },
-            params={"previous": {"content_digest": first}} if kind == "an id that went on" else {},
-            stage="test",
-        )
-
-    told = diff(new, old)
-
-    pairs = [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["changed"]]
-    if kind == "an id by chance":
-        assert (pairs, len(told["new"]), len(told["vanished"])) == ([], 2, 2)
-    else:
-        assert (pairs, told["new"], told["vanished"]) == ([(0, 0, 3), (1, 1, 3)], [], [])
-        assert (told["images"]["stayed"], told["images"]["moved"]) == (6, 6)
+def test_fixed_pairs_match_whatever_their_images() -> None:
+    assert match_groups([[9, 1], [1, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [-1, 0]
+    assert match_groups([[9, 3], [3, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [1, 0]

@@ -112,7 +112,7 @@ BAD = {
     "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Pass an image file."),
     "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
     "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png exists, but is not a picture"),
-    "picture too large": (("--rows", ",".join(["1"] * 200)), 2, "200 images and 2 blocks make an image of"),
+    "picture too large": (("--rows", ",".join(["1"] * 200)), 2, "200 x 8 panels make an image of"),
 }
 
 

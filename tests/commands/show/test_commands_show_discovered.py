@@ -96,8 +96,8 @@ def test_map_of_few_points_and_t_sne(
     assert (tmp_path / "map.png").exists()
 
 
-def test_the_table_of_a_training_run_is_shown_by_generation(
-    labelkit: Any, store: Path, photos: Path, tmp_path: Path
+def test_of_the_table_of_a_training_run_the_last_generation_is_shown(
+    labelkit: Any, photos: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "discovered.csv"
     table.write_text(
@@ -106,16 +106,10 @@ def test_the_table_of_a_training_run_is_shown_by_generation(
         + "1,ant/01.png,ant,0.6,1,1,2,teacher\n"
         + "9,bee/01.png,bee,0.4,1,2,1,master\n"
     )
-    common = ["show", "discovered", "--table", table, "--overwrite", "--json"]
-    last = labelkit(*common, "--dataset", photos, "--out", tmp_path / "s.png")
-    first = labelkit(*common, "--index", store, "--map", tmp_path / "m.png", "--generation", "1")
+    last = labelkit("show", "discovered", "--table", table, "--json", "--dataset", photos, "--out", tmp_path / "s.png")
 
-    assert last.code == first.code == 0, last.err + first.err
+    assert last.code == 0, last.err
     assert [(row["class"], row["discovered"], row["wrong"]) for row in last.json["classes"]] == [("bee", 1, 0)]
-    assert [(row["class"], row["discovered"], row["wrong"]) for row in first.json["classes"]] == [
-        ("ant", 1, 0),
-        ("bee", 1, 1),
-    ]
 
 
 def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
@@ -139,7 +133,6 @@ def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[i
         ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
-        (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation requires --table"),
         (["--out", "{folder}/s.png"], 2, "--index: is missing. Pass a store with a result, or a CSV with --table"),
         (
             ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],

@@ -28,10 +28,9 @@ def test_attention_is_drawn_and_its_agreement_told(run: Path, labelkit: Any, tmp
         "show", "attention", "--checkpoint", run, "--num-images", "2", "--out", tmp_path / "a.png", "--json"
     )
     assert answer.code == 0, answer.err
-    found = answer.json["correlation"]
-    assert found["images"] == 48
-    assert -1 <= found["begun"] <= 1
-    assert -1 <= found["trained"] <= 1
     assert len(answer.json["images"]) == 2
+    # undefined where the two views share fewer than three places
+    found = [image["correlation"] for image in answer.json["images"] if image["correlation"] is not None]
+    assert all(-1 <= correlation <= 1 for correlation in found)
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size[0] > picture.size[1] / 2

@@ -16,11 +16,9 @@ from labelkit.errors import ConfigError
 from labelkit.methods.metric.assembly import assembly_terms, term_strength, weighted_sum
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.methods.metric.san import SAN
 from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
 from labelkit.training.monitors.retrieval import similarity_spread
-from labelkit.training.timing import RunSize
 
 Make = Callable[..., Any]
 
@@ -62,7 +60,6 @@ def test_a_queue_holds_what_the_network_made_in_each_step(make: Make) -> None:
     setup = make("san", memory="queue", san=False)
     method = setup.method.eval()
     assert method.slow is None
-    assert list(SAN.scheduled(method.config, RunSize(64, 64))) == ["memory_weight"]
     made = []
     for _, images in steps(setup, torch.arange(4), torch.arange(10, 14)):
         made.append(method.network(images).embeddings.detach())

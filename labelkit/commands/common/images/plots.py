@@ -22,6 +22,7 @@ from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.num_classes import NumClassesEstimate
 from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
+from labelkit.errors import ConfigError
 from labelkit.store.commit import commit_bytes
 
 DPI = 120
@@ -34,6 +35,9 @@ _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.4
 
 _CAPTION = 7
 """Size of the letters below an image of a grid, in points."""
+
+# Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
+_LARGEST_SIDE = 30_000
 
 # A legend of more classes is larger than the map.
 _MAX_LEGEND = 30
@@ -129,8 +133,13 @@ def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Pa
         note: below all.
 
     Raises:
+        ConfigError: the picture would be too large.
         ResourceError: it cannot be written.
     """
+    size = panels_size(len(rows), len(headings))
+    if max(size) > _LARGEST_SIDE:
+        problem = f"{len(rows)} x {len(headings)} panels make an image of {size[0]:,} x {size[1]:,} pixels"
+        raise ConfigError("--out", problem, "Request fewer images.")
     # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
     width, height = _panels_inches(len(rows), len(headings))
     figure = Figure(figsize=(width, height))
