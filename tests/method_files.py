@@ -34,6 +34,8 @@ def imported_files(path: Path) -> set[Path]:
 
 def files_of(method: str) -> list[Path]:
     """All files to read for a method, itself first."""
+    if method not in METHODS:
+        sys.exit(f"{method}: no method of this name has a row in labelkit/methods/registry.py: {', '.join(METHODS)}")
     spec = METHODS[method]
     module = str(spec.target).partition(":")[0]
     found = [ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")]

@@ -535,13 +535,24 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says."""
+        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says.
+
+        Raises:
+            DivergenceError: results are not finite.
+        """
         bank = how.bank if how is not None and how.bank is not None else self.bank
         rows = bank.rows if rows is None else rows
         values, visited = self.local_pass(network, rows, how)
         where = {int(row): position for position, row in enumerate(rows)}
         positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
-        return self.runtime.gather_rows(values, positions, len(rows))
+        found = self.runtime.gather_rows(values, positions, len(rows))
+        if not bool(found.isfinite().all()):
+            raise DivergenceError(
+                f"epoch {self.clock.epoch}, step {self.clock.step}",
+                "what the network makes of the images is not finite",
+                "Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            )
+        return found
 
     def local_pass(
         self,

@@ -347,6 +347,15 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
     assert all(value.isfinite().all() for value in checkpoint.tensors(MODEL).values())
 
 
+def test_features_that_overflow_end_the_run_before_anything_is_made_of_them(trainers: MakeTrainer) -> None:
+    trainer = trainers()
+
+    with pytest.raises(DivergenceError, match="what the network makes of the images is not finite") as caught:
+        trainer.full_pass(lambda images: images.flatten(1) / 0)
+
+    assert "--lr" in caught.value.remedy
+
+
 def test_a_monitor_that_gives_up_keeps_the_last_checkpoint(tmp_path: Path, trainers: MakeTrainer) -> None:
     with pytest.raises(DivergenceError, match="collapsed"):
         trainers(tmp_path / "run", monitor=CountingMonitor(fail_at=2)).fit()

@@ -30,7 +30,7 @@ from labelkit.data.batch import Batch, row_shares
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DivergenceError
+from labelkit.errors import ConfigError
 from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MIXUP_ALPHA
 from labelkit.methods.few_labels.options import LMCSConfig
@@ -369,8 +369,6 @@ class MasterTraining:
                 return self.master.embed(images)
 
         features = self.state.embed(look, rows, FullPass(order="fixed"))
-        if not bool(features.isfinite().all()):
-            raise DivergenceError(f"step {self.state.step}", "features of the master are not finite", "Lower --lr.")
         wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
         if self.state.is_main:  # all at once would share out the processor among as many equal runs

@@ -8,7 +8,7 @@ Source: snowball, specification 3.6 and 3.8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
-from labelkit.errors import DivergenceError
 from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.store.csv_table import csv_text
 from labelkit.training.inputs import MonitorInputs
@@ -186,28 +185,6 @@ class LabelGrowth(nn.Module):
 def training_class_names(data: DataInfo) -> list[str]:
     """Return the names of the training classes, or an empty list if the data set has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
-
-
-def finite_features(
-    look: Callable[[Tensor], Tensor], network: str, state: TrainState, rows: NDArray[np.int64]
-) -> Tensor:
-    """Compute the features (m, d) of rows with a network and check that they are finite.
-
-    Args:
-        look: images to features.
-        network: its name.
-        state: of the event.
-        rows: images that can be read.
-
-    Raises:
-        DivergenceError: features are not finite.
-    """
-    features = state.embed(look, rows)
-    if not bool(features.isfinite().all()):
-        raise DivergenceError(
-            f"step {state.step}", f"features of the {network} are not finite", "Lower --lr, or set --clip-grad-norm."
-        )
-    return features
 
 
 def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:

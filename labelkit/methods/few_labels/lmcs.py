@@ -40,7 +40,6 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    finite_features,
     sync_discovery,
     training_class_names,
 )
@@ -169,7 +168,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if not growth.num_to_discover(rows):
             return 0
         found = discover_critical(
-            finite_features(self.network.embed, "student", state, rows).numpy(),
+            state.embed(self.network.embed, rows).numpy(),
             growth.labels()[rows],
             growth.num_to_discover(rows),
             criterion=config.criterion,

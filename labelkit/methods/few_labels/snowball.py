@@ -29,7 +29,6 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    finite_features,
     sync_discovery,
     training_class_names,
 )
@@ -205,7 +204,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         """Give images labels; return how many, and whether there were too few."""
         config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
         name = "teacher" if self.chain.master is None else "master"
-        features = finite_features(network.embed, name, state, rows)
+        features = state.embed(network.embed, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
         table[rows] = features
         parts = [part[rows].numpy() for part in self.past.join(table)]
