@@ -2130,7 +2130,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List the unlabeled images that likely belong to no labeled class: they fall into groups without labels, far from all labeled images."""
+        """List the unlabeled images that are least like the labeled classes: they fall into groups without labels, far from all labeled images."""
 
 find: _Find
 

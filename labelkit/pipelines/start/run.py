@@ -503,7 +503,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             seed=config.seed,
         )
     looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
-    if answer is not None:
+    if answer is not None and new != "none":
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
             previous=this.previous,

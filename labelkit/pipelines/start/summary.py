@@ -250,7 +250,10 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     if config.new_classes not in ("auto", "some"):
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
-        return f"{len(rows)} photos in {used} classes: these seem to be all; if not, pass --new-classes some."
+        return (
+            f"{len(rows)} photos in {used} classes: these seem to be all. novel.csv has those least like the labeled "
+            "ones, to check this; if there are other classes, pass --new-classes some."
+        )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     likely = f"{low}" if low == high else f"between {low} and {high}"

@@ -634,6 +634,20 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
     assert {color(path) for path in list(labels_in(folder / "novel.csv"))[:10]} == {"blue"}
 
 
+def test_no_photo_is_said_to_be_of_a_new_class_where_there_is_none(
+    with_page: None, photos: Path, tmp_path: Path
+) -> None:
+    known = write_labels(tmp_path / "known.csv", range(9))
+
+    told = run(photos, labels=[known], new_classes="auto")
+
+    folder = tmp_path / "photos-labeled"
+    assert any("these seem to be all. novel.csv has those least like the labeled ones" in s for s in told["sentences"])
+    assert "Least like the labeled images" in (folder / "report.html").read_text(encoding="utf-8")
+    run(photos, new_classes="none")
+    assert not (folder / "novel.csv").exists()
+
+
 @pytest.mark.slow
 def test_photos_that_came_later_are_compared_with_those_that_were_there(
     photos: Path, tmp_path: Path, begin: Begin
