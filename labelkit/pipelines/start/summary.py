@@ -26,6 +26,8 @@ stands whatever the label is: best_class and best_confidence, the likeliest clas
 group that the photo is in; new_chance, the chance of all groups without a label together."""
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
+# largest and smallest number of classes, of which nothing is said if the one is more times the other
+_WIDEST = 2
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
 
@@ -256,6 +258,11 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
+    if high > _WIDEST * low:
+        return (
+            f"{len(rows)} photos in {used} groups; how many classes there are cannot be told yet. Label two photos of "
+            "each class that you know of, name and merge groups on the page, or pass --num-classes if you know it."
+        )
     likely = f"{low}" if low == high else f"between {low} and {high}"
     return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
-from labelkit.pipelines.start.summary import compare_answers
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.summary import _classes_sentence, compare_answers
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
@@ -58,6 +59,16 @@ def test_answers_are_compared_photo_by_photo() -> None:
     assert (counts["other_label"], counts["now_answered"], counts["now_unsure"]) == (1, 0, 1)
     # plum had no label then, so that nothing could have guessed it
     assert (counts["labeled"], counts["guessed_right"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("interval", "said"), [([5, 67], "cannot be told yet"), ([9, 14], "between 9 and 14")])
+def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said(interval: list[int], said: str) -> None:
+    groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": [[5, 0.1], [12, 0.2]]}
+
+    sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")])
+
+    assert said in sentence
+    assert "67" not in sentence
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
