@@ -184,9 +184,10 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
 
 def _since_sentence(since: Mapping[str, int], changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since['other_label']} of {since['photos']} photos now have a different "
-        f"label or guess ({changes}). {since['now_answered']} that were unsure are answered, {since['now_unsure']} "
-        "that were answered are unsure."
+        f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
+        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} keep "
+        f"theirs, but not its kind. {since['now_answered']} that were unsure are answered, {since['now_unsure']} that "
+        "were answered are unsure."
     )
     if since["labeled"]:
         photos = "photo" if since["labeled"] == 1 else "photos"
@@ -290,7 +291,7 @@ def compare_answers(
 
     Returns:
         Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
-        another label or guess than they had (``other_label``), were unsure and are answered (``now_answered``), were
+        another label or kind than they had (``changed``, the rows), another label or guess (``other_label``), were unsure and are answered (``now_answered``), were
         answered and are unsure (``now_unsure``), and were ``labeled`` since with a class that had labels then; how many
         of these had been ``guessed_right``.
     """
@@ -309,8 +310,10 @@ def compare_answers(
         for _, before, now in both
         if now[1] == "given" and before[1] != "given" and now[0] in labeled_then
     ]
-    return [(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]], {
+    changed = [(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]]
+    return changed, {
         "photos": len(both),
+        "changed": len(changed),
         "other_label": sum(before[0] != now[0] for _, before, now in both),
         "now_answered": sum(before[1] == "unsure" and now[1] in _ANSWERED for _, before, now in both),
         "now_unsure": sum(before[1] in _ANSWERED and now[1] == "unsure" for _, before, now in both),

@@ -100,6 +100,9 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     right = sum(before[path]["label"] == color(path) for path in (f"{i:03d}.png" for i in range(6, 12)))
     assert {row["path"] for row in changed} >= {f"{i:03d}.png" for i in range(6, 12)}
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
+    # the terminal counts the lines of the table
+    assert second["since"]["changed"] == len(changed)
+    assert f"{len(changed)} of 30 photos changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
     assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
 
     again = run(photos)
