@@ -1947,6 +1947,8 @@ class _Discover:
         num_clusters: int | None = ...,
         min_confidence: float = ...,
         calibration_labels: str | PathLike[str] | None = ...,
+        previous: str | PathLike[str] | None = ...,
+        previous_result: str | None = ...,
         seed: int = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,

@@ -15,6 +15,7 @@ from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOp
 
 _OUTPUT = panel("Output", preset=False)
 _STORE = panel("Store", preset=False)
+_EARLIER = panel("Earlier predictions", preset=False)
 
 
 class DiscoverCategoriesConfig(
@@ -108,4 +109,16 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
         description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
         "result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
+    previous: Path | None = _EARLIER(
+        None,
+        "Store of earlier predictions, often this one. If more of the labels given since then contradict these than a "
+        "random choice of images would, they count less, so that corrections do not spoil the predictions around them.",
+    )
+    previous_result: str | None = _EARLIER(None, "Predictions in --previous; default: answer.", pattern=RESULT_NAME)
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
+
+    @model_validator(mode="after")
+    def _earlier_predictions_of_a_store(self) -> DiscoverAnswerConfig:
+        if self.previous_result is not None and self.previous is None:
+            raise ValueError("--previous-result requires --previous STORE")
+        return self

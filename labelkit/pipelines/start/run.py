@@ -81,6 +81,7 @@ class _Round:
         labels: label by place of the photo.
         num_photos: in the listing.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
+        answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
 
     folder: Path
@@ -90,6 +91,7 @@ class _Round:
     labels: dict[int, str]
     num_photos: int
     previous: Path | None = None
+    answered: tuple[Path, str] | None = None
 
     @property
     def store(self) -> Path:
@@ -181,6 +183,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = replace(this, answered=_last_answers(record, this))
     steps = _steps(config, this)
     progress = current_progress()
     _tell_photos(config, dataset, labels)
@@ -213,7 +216,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    result = write_summary(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
+    result = write_summary(config, this.store, old, this.record, told, made, this.answered, tables)
     record.write()
     return result
 
@@ -487,6 +490,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
+            previous=None if this.answered is None else this.answered[0],
+            previous_result=None if this.answered is None else this.answered[1],
             overwrite=True,
             **shared,
         )

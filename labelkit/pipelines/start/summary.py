@@ -291,9 +291,9 @@ def compare_answers(
 
     Returns:
         Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
-        another label or kind than they had (``changed``, the rows), another label or guess (``other_label``), were unsure and are answered (``now_answered``), were
-        answered and are unsure (``now_unsure``), and were ``labeled`` since with a class that had labels then; how many
-        of these had been ``guessed_right``.
+        another label or kind than they had (``changed``, the rows), have another label or guess (``other_label``), were
+        unsure and are answered (``now_answered``), were answered and are unsure (``now_unsure``), and were ``labeled``
+        since with a class that had labels then; how many of these had been ``guessed_right``.
     """
     digests_then = [digest.tobytes() for digest in store_then.sha256]
     # of copies, the one with the same path; the first of others
