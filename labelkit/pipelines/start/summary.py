@@ -72,6 +72,7 @@ def write_summary(
     sentences = [_classes_sentence(config, told["groups"], rows)]
     if since is not None:
         sentences.append(_since_sentence(since[1], changes))
+        sentences += _fewer_sentence(since[1], len(rows), None if right is None else counts["given"] + sum(right))
     sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
@@ -122,16 +123,18 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
 
 def _since(
     store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
-) -> tuple[list[tuple[str, ...]], dict[str, int]] | None:
+) -> tuple[list[tuple[str, ...]], dict[str, Any]] | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
-        rows_then = _rows(store_then, read_stored_predictions(read_result(store_then, result)))
+        found_then = read_stored_predictions(read_result(store_then, result))
+        rows_then = _rows(store_then, found_then)
     except StoreError as error:
         current_progress().warning(f"changes since the last call are not shown: {error}")
         return None
     changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
-    return (changed, counts) if counts["photos"] else None
+    expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
+    return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else None
 
 
 def _found_table(
@@ -182,7 +185,18 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
-def _since_sentence(since: Mapping[str, int], changes: Path) -> str:
+def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None) -> list[str]:
+    """Say why fewer photos are expected to be right than at the last call, if they are."""
+    then = since["expected_right_then"]
+    if then is None or expected is None or expected >= then or since["photos"] != photos:
+        return []
+    return [
+        f"About {expected} photos are expected to be right, and {then} were at that call, since your labels, hidden in "
+        "turn, are guessed right less often now: the estimate fell, which does not mean that the labels got worse."
+    ]
+
+
+def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
         f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
         f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} keep "

@@ -14,7 +14,7 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.summary import _classes_sentence, compare_answers
+from labelkit.pipelines.start.summary import _classes_sentence, _fewer_sentence, compare_answers
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
@@ -69,6 +69,17 @@ def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said(interval: list[
 
     assert said in sentence
     assert "67" not in sentence
+
+
+def test_an_expectation_that_fell_is_explained() -> None:
+    since = {"photos": 900, "expected_right_then": 664}
+
+    (sentence,) = _fewer_sentence(since, 900, 648)
+
+    assert "About 648 photos are expected to be right, and 664 were at that call, since your labels" in sentence
+    assert _fewer_sentence(since, 900, 664) == []
+    assert _fewer_sentence(since, 950, 648) == []  # of other photos
+    assert _fewer_sentence(since, 900, None) == []
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
