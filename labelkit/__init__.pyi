@@ -1910,6 +1910,7 @@ class _Discover:
         min_size: int = ...,
         min_classes: int | None = ...,
         max_classes: int | None = ...,
+        previous_answers: str | None = ...,
         seed: int = ...,
         plot: str | PathLike[str] | None = ...,
         split: str = ...,

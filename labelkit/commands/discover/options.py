@@ -52,11 +52,19 @@ class DiscoverCategoriesConfig(
         description="Maximum number of classes to try; default: 1,000, or a third of the images if fewer. With "
         "--criterion published: a tenth of the images, extended up to 1,000 while the maximum fits best.",
     )
+    previous_answers: str | None = _EARLIER(
+        None,
+        "Predictions of `discover answer` in --previous. If more of the labels given since then contradict these than "
+        "labels of randomly chosen images would, they count less when the number of classes is estimated.",
+        pattern=RESULT_NAME,
+    )
     seed: int = Field(0, ge=0, description="Random seed.")
     plot: Path | None = _OUTPUT(None, "Also plot the curves in this PNG.", makes="png")
 
     @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
+        if self.previous_answers is not None and self.previous is None:
+            raise ValueError("--previous-answers requires --previous STORE")
         if self.plot is not None and self.num_classes is not None:
             raise ValueError("--plot has nothing to draw if --num-classes is set: remove one of these options")
         for name in ("min_classes", "max_classes"):

@@ -477,6 +477,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     earlier: dict[str, Any] = {}
     if this.before is not None:
         earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
+        if this.answered is not None and this.answered[0] == earlier["previous"]:
+            earlier["previous_answers"] = this.answered[1]
     named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None

@@ -210,8 +210,9 @@ def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(
         table = tmp_path / f"{name}.csv"
         table.write_text("path,label\n" + "".join(f"{store.sample_ids[i]},{names[truth[i]]}\n" for i in rows))
         earlier = {} if previous is None else {"previous": store.path, "previous_result": previous}
-        groups = DiscoverCategoriesConfig(index=store.path, labels=table, own_labels=False, new_classes="none")
-        discover_categories(groups.model_copy(update={"overwrite": True}))
+        grouped = {} if previous is None else {"previous": store.path, "previous_answers": previous}
+        options = {"index": store.path, "labels": table, "own_labels": False, "new_classes": "some", **grouped}
+        discover_categories(DiscoverCategoriesConfig(**options, overwrite=True))
         answer(store, labels=table, own_labels=False, grouping="categories", result=name, **earlier)
         return dict(read_result(store, name).arrays)
 
