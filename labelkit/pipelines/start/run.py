@@ -59,6 +59,8 @@ REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.cs
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
+#: photos that came later up to which no time is told: to load the network and time it takes longer than they do
+_FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
 _MOST_BY_TSNE = 2000
 _NOVEL_PHOTOS = 50
@@ -606,13 +608,16 @@ def _run(config: StageConfig) -> SimpleResult:
 
 
 def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate how long the photos take that are not described yet, by a few of them."""
+    """Estimate how long the photos take that are not described yet, by a few of them; ``None``: not long."""
     assert isinstance(config, EmbedConfig)
+    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    missing = sum(name not in there for name in dataset.sample_ids)
+    if there and missing <= _FEW_LATER:
+        return None
     with use_progress(SilentProgress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result = _run(short)
     found = result.to_json()["estimated_minutes"]
     if not isinstance(found, int | float):
         return None
-    there = set() if this.described is None else set(open_store(this.described).sample_ids)
-    return float(found) * sum(name not in there for name in dataset.sample_ids) / len(dataset)
+    return float(found) * missing / len(dataset)

@@ -738,6 +738,9 @@ def test_time_is_told_for_photos_that_are_not_described_yet(
 
     monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
     assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["embed_minutes"] is None  # ten photos take less time than the estimate
+    monkeypatch.setattr(run_module, "_FEW_LATER", 9)
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
 
 
