@@ -1086,6 +1086,20 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     assert labels_in(folder / "given.csv") == given
 
 
+def test_labeling_a_store_of_start_without_start_warns_that_tables_stay_as_they_are(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4)
+    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
+    store = tmp_path / "photos-labeled" / "photos.h5"
+
+    assert main(["label", "--index", str(store), "--serve"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"run `labelkit start PHOTOS --out {store.parent} --serve`" in told
+    run(photos, num_classes=3, serve=True)
+    assert "was made by" not in capsys.readouterr().err
+
+
 def test_labels_of_the_browser_end_in_all_tables(
     photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
