@@ -54,8 +54,8 @@ class DiscoverCategoriesConfig(
     )
     previous_answers: str | None = _EARLIER(
         None,
-        "Predictions of `discover answer` in --previous. If more of the labels given since then contradict these than "
-        "labels of randomly chosen images would, they count less when the number of classes is estimated.",
+        "Predictions of `discover answer` in --previous. Labels given since then count less for the number of classes "
+        "if they contradict these predictions more often than expected.",
         pattern=RESULT_NAME,
     )
     seed: int = Field(0, ge=0, description="Random seed.")
@@ -119,8 +119,8 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
     )
     previous: Path | None = _EARLIER(
         None,
-        "Store of earlier predictions, often this one. If more of the labels given since then contradict these than a "
-        "random choice of images would, they count less, so that corrections do not spoil the predictions around them.",
+        "Store of earlier predictions, often this one. Labels given since then count less if they contradict these "
+        "predictions more often than expected. Otherwise corrections would spoil the predictions of similar images.",
     )
     previous_result: str | None = _EARLIER(None, "Predictions in --previous; default: answer.", pattern=RESULT_NAME)
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
