@@ -95,7 +95,7 @@ def novel_order(folder: Path, index: Path, ids: list[str], previous: Path | None
     out = folder / "novel.csv"
     labelkit.find.novel(index=index, out=out, num_images=len(ids), previous=previous, overwrite=True)
     with out.open(newline="") as lines:
-        scores = {row["path"]: float(row["score"]) for row in csv.DictReader(lines)}
+        scores = {row["path"]: float(row["unlikeness"]) for row in csv.DictReader(lines)}
     return np.array([scores.get(one, -1.0) for one in ids])
 
 

@@ -1906,6 +1906,7 @@ class _Discover:
         min_size: int = ...,
         min_classes: int | None = ...,
         max_classes: int | None = ...,
+        previous_answers: str | None = ...,
         seed: int = ...,
         plot: str | PathLike[str] | None = ...,
         split: str = ...,
@@ -1943,6 +1944,8 @@ class _Discover:
         num_clusters: int | None = ...,
         min_confidence: float = ...,
         calibration_labels: str | PathLike[str] | None = ...,
+        previous: str | PathLike[str] | None = ...,
+        previous_result: str | None = ...,
         seed: int = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
@@ -2121,7 +2124,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List the unlabeled images that likely belong to no labeled class: they fall into groups without labels, far from all labeled images."""
+        """List the unlabeled images that are least like the labeled classes: they fall into groups without labels, far from all labeled images."""
 
 find: _Find
 

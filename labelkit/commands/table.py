@@ -300,7 +300,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.find.label_errors:find_mislabeled",
             ),
             "novel": Command(
-                "List the unlabeled images that likely belong to no labeled class: they fall into groups without "
+                "List the unlabeled images that are least like the labeled classes: they fall into groups without "
                 "labels, far from all labeled images.",
                 "labelkit find novel --index photos.h5 --out novel.csv --sheet novel.png",
                 "labelkit.commands.find.options:FindNovelConfig",

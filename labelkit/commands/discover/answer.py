@@ -25,6 +25,7 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
 from labelkit.commands.discover.calibrate import Calibration, calibrate, hidden_label_evidence, labeled_evidence
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
+from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, weigh_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -41,7 +42,7 @@ COLUMNS = (
 """Of the table: the answer, what comes next, the best of the classes with labels, and the group the image is in."""
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels")
+_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
 
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
@@ -95,7 +96,10 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
             "every grouped image has a label: there is nothing to predict",
             "Also embed images without labels.",
         )
-    answers = _answer_all(config, store, read)
+    weights = None
+    if config.previous is not None:
+        weights = weigh_labels(store, rows, given, config.previous, config.previous_result or "answer")
+    answers = _answer_all(config, store, read, weights)
     found = answers.found
     sure = found.confidence >= config.min_confidence
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
@@ -112,6 +116,10 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     if expected is None:
         del arrays["expected"]
     arrays |= labeled_array(store, rows, given)
+    if weights is not None:
+        column = np.ones(store.n, dtype=np.float32)
+        column[rows] = weights
+        arrays[LABEL_WEIGHTS] = column
     options = config.to_yaml_dict(operational=False).items()
     path = write_result(
         store,
@@ -146,7 +154,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     return SimpleResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
 
 
-def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers:
+def _answer_all(
+    config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows, weights: NDArray[np.float64] | None
+) -> _Answers:
     """Name all rows: some together, and the others, block by block, by what these say.
 
     Raises:
@@ -155,7 +165,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     """
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
-    answers = _answer(config, store, read.grouping, given)
+    answers = _answer(config, store, read.grouping, given, None if weights is None else weights[places])
     others = np.setdiff1d(np.arange(len(read.rows)), places)
     if not len(others):
         return answers
@@ -187,7 +197,13 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     )
 
 
-def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: UsableLabels) -> _Answers:
+def _answer(
+    config: DiscoverAnswerConfig,
+    store: EmbeddingStore,
+    grouping: Grouping,
+    given: UsableLabels,
+    weights: NDArray[np.float64] | None,
+) -> _Answers:
     """Name the rows of a grouping together, and calibrate on labels that this is done without.
 
     Raises:
@@ -200,7 +216,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "has no usable labels, and confidence cannot be calibrated without labels",
             "Embed a data set with labels, or pass some with --labels or --calibration-labels FILE.",
         )
-    judge = RowClassifier(grouping.features, labels)
+    judge = RowClassifier(grouping.features, labels, weights)
     class_of_group = grouping.class_of_group
     weight = grouping.group_weight
     shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)

@@ -68,7 +68,7 @@ class Evidence:
         named_new: (m,) whether the largest is that of a new group.
         correct: (m,) float64 in [0, 1], 1 = right, 0 = not; between: the other rows cannot tell.
         of_new: (m,) whether no group is named by the class of the row.
-        weights: (m,) float64, sum to ``num_labels``.
+        weights: (m,) float64, sum to ``num_labels``, or to less where some labels count less.
         num_labels: distinct labels behind the rows.
         more_labels: factor of the temperature of known classes where no label is hidden, in (0, 1].
     """
@@ -170,10 +170,12 @@ def hidden_label_evidence(
             looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, named_new, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
-    weights, num_labels = np.ones(len(rows)), len(np.unique(rows))
+    own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
+    weights, num_labels = own[rows], len(np.unique(rows))
+    total = float(own[np.unique(rows)].sum())
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
-        weights[kind] *= amount * num_labels / max(int(kind.sum()), 1)
+        weights[kind] *= amount * total / max(float(weights[kind].sum()), 1e-12)
     return Evidence(scores, named_new, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 

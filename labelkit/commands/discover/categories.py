@@ -14,6 +14,7 @@ from labelkit.commands.common.embeddings import never_negative, split_rows, stor
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
+from labelkit.commands.discover.label_weights import weigh_labels
 from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -68,7 +69,10 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
         tree = build_hierarchy(grouped, labels, generator=keyed_generator(config.seed, "cluster"))
-    judgement = choose_num_classes(config, given.where, features, labels, tree)
+    weights = None
+    if config.previous is not None and config.previous_answers is not None:
+        weights = weigh_labels(store, rows, given, config.previous, config.previous_answers)
+    judgement = choose_num_classes(config, given.where, features, labels, tree, weights)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":

@@ -15,6 +15,7 @@ from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOp
 
 _OUTPUT = panel("Output", preset=False)
 _STORE = panel("Store", preset=False)
+_EARLIER = panel("Earlier predictions", preset=False)
 
 
 class DiscoverCategoriesConfig(
@@ -51,11 +52,19 @@ class DiscoverCategoriesConfig(
         description="Maximum number of classes to try; default: 1,000, or a third of the images if fewer. With "
         "--criterion published: a tenth of the images, extended up to 1,000 while the maximum fits best.",
     )
+    previous_answers: str | None = _EARLIER(
+        None,
+        "Predictions of `discover answer` in --previous. Labels given since then count less for the number of classes "
+        "if they contradict these predictions more often than expected.",
+        pattern=RESULT_NAME,
+    )
     seed: int = Field(0, ge=0, description="Random seed.")
     plot: Path | None = _OUTPUT(None, "Also plot the curves in this PNG.", makes="png")
 
     @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
+        if self.previous_answers is not None and self.previous is None:
+            raise ValueError("--previous-answers requires --previous STORE")
         if self.plot is not None and self.num_classes is not None:
             raise ValueError("--plot has nothing to draw if --num-classes is set: remove one of these options")
         for name in ("min_classes", "max_classes"):
@@ -108,4 +117,16 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
         description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
         "result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
+    previous: Path | None = _EARLIER(
+        None,
+        "Store of earlier predictions, often this one. Labels given since then count less if they contradict these "
+        "predictions more often than expected. Otherwise corrections would spoil the predictions of similar images.",
+    )
+    previous_result: str | None = _EARLIER(None, "Predictions in --previous; default: answer.", pattern=RESULT_NAME)
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
+
+    @model_validator(mode="after")
+    def _earlier_predictions_of_a_store(self) -> DiscoverAnswerConfig:
+        if self.previous_result is not None and self.previous is None:
+            raise ValueError("--previous-result requires --previous STORE")
+        return self

@@ -29,8 +29,8 @@ from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
-COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
-"""Of the table; ``label`` is empty, to be filled in."""
+COLUMNS = ("path", "label", "unlikeness", "guess", "nearest", "nearest_label")
+"""Of the table. ``label`` is empty, to be filled in; ``unlikeness`` orders the images, and is no probability."""
 _SHOWN = 20
 _EACH_TURN = 5
 # of a later image, among earlier and among other later ones
@@ -94,8 +94,8 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
     advice = (
-        f"Fill in the column label of {config.out} for two or three images of each new class, and pass it to `labelkit "
-        "label --from` or `labelkit start --labels`."
+        f"If some of these are of a class without a label, fill in the column label of {config.out} for two or three "
+        "images of each such class, and pass it to `labelkit label --from` or `labelkit start --labels`."
     )
     tables = (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown), Table("", ["what next"], [[advice]]))
     return SimpleResult(values, made, tables)
@@ -202,5 +202,5 @@ def _summary(
         "nearer_to_each_other": None,
         "in_new_groups": guesses.total(),
         "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
-        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[2]))} for line in lines],
+        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"unlikeness": float(str(line[2]))} for line in lines],
     }

@@ -59,6 +59,8 @@ REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.cs
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
+#: photos that came later up to which no time is told: to load the network and time it takes longer than they do
+_FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
 _MOST_BY_TSNE = 2000
 _NOVEL_PHOTOS = 50
@@ -81,6 +83,7 @@ class _Round:
         labels: label by place of the photo.
         num_photos: in the listing.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
+        answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
 
     folder: Path
@@ -90,6 +93,7 @@ class _Round:
     labels: dict[int, str]
     num_photos: int
     previous: Path | None = None
+    answered: tuple[Path, str] | None = None
 
     @property
     def store(self) -> Path:
@@ -181,6 +185,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = replace(this, answered=_last_answers(record, this))
     steps = _steps(config, this)
     progress = current_progress()
     _tell_photos(config, dataset, labels)
@@ -213,7 +218,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    result = write_summary(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
+    result = write_summary(config, this.store, old, this.record, told, made, this.answered, tables)
     record.write()
     return result
 
@@ -474,6 +479,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     earlier: dict[str, Any] = {}
     if this.before is not None:
         earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
+        if this.answered is not None and this.answered[0] == earlier["previous"]:
+            earlier["previous_answers"] = this.answered[1]
     named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
@@ -487,6 +494,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
+            previous=None if this.answered is None else this.answered[0],
+            previous_result=None if this.answered is None else this.answered[1],
             overwrite=True,
             **shared,
         )
@@ -503,7 +512,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             seed=config.seed,
         )
     looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
-    if answer is not None:
+    if answer is not None and new != "none":
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
             previous=this.previous,
@@ -599,13 +608,16 @@ def _run(config: StageConfig) -> SimpleResult:
 
 
 def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate how long the photos take that are not described yet, by a few of them."""
+    """Estimate how long the photos take that are not described yet, by a few of them; ``None``: not long."""
     assert isinstance(config, EmbedConfig)
+    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    missing = sum(name not in there for name in dataset.sample_ids)
+    if there and missing <= _FEW_LATER:
+        return None
     with use_progress(SilentProgress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result = _run(short)
     found = result.to_json()["estimated_minutes"]
     if not isinstance(found, int | float):
         return None
-    there = set() if this.described is None else set(open_store(this.described).sample_ids)
-    return float(found) * sum(name not in there for name in dataset.sample_ids) / len(dataset)
+    return float(found) * missing / len(dataset)

@@ -26,6 +26,8 @@ stands whatever the label is: best_class and best_confidence, the likeliest clas
 group that the photo is in; new_chance, the chance of all groups without a label together."""
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
+# largest and smallest number of classes, of which nothing is said if the one is more times the other
+_WIDEST = 2
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
 
@@ -70,6 +72,7 @@ def write_summary(
     sentences = [_classes_sentence(config, told["groups"], rows)]
     if since is not None:
         sentences.append(_since_sentence(since[1], changes))
+        sentences += _fewer_sentence(since[1], len(rows), None if right is None else counts["given"] + sum(right))
     sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
@@ -120,16 +123,18 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
 
 def _since(
     store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
-) -> tuple[list[tuple[str, ...]], dict[str, int]] | None:
+) -> tuple[list[tuple[str, ...]], dict[str, Any]] | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
-        rows_then = _rows(store_then, read_stored_predictions(read_result(store_then, result)))
+        found_then = read_stored_predictions(read_result(store_then, result))
+        rows_then = _rows(store_then, found_then)
     except StoreError as error:
         current_progress().warning(f"changes since the last call are not shown: {error}")
         return None
     changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
-    return (changed, counts) if counts["photos"] else None
+    expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
+    return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else None
 
 
 def _found_table(
@@ -180,11 +185,23 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
-def _since_sentence(since: Mapping[str, int], changes: Path) -> str:
+def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None) -> list[str]:
+    """Say why fewer photos are expected to be right than at the last call, if they are."""
+    then = since["expected_right_then"]
+    if then is None or expected is None or expected >= then or since["photos"] != photos:
+        return []
+    return [
+        f"About {expected} photos are expected to be right, and {then} were at that call, since your labels, hidden in "
+        "turn, are guessed right less often now: the estimate fell, which does not mean that the labels got worse."
+    ]
+
+
+def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since['other_label']} of {since['photos']} photos now have a different "
-        f"label or guess ({changes}). {since['now_answered']} that were unsure are answered, {since['now_unsure']} "
-        "that were answered are unsure."
+        f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
+        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} keep "
+        f"theirs, but not its kind. {since['now_answered']} that were unsure are answered, {since['now_unsure']} that "
+        "were answered are unsure."
     )
     if since["labeled"]:
         photos = "photo" if since["labeled"] == 1 else "photos"
@@ -250,9 +267,17 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     if config.new_classes not in ("auto", "some"):
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
-        return f"{len(rows)} photos in {used} classes: these seem to be all; if not, pass --new-classes some."
+        return (
+            f"{len(rows)} photos in {used} classes: these seem to be all. novel.csv has those least like the labeled "
+            "ones, to check this; if there are other classes, pass --new-classes some."
+        )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
+    if high > _WIDEST * low:
+        return (
+            f"{len(rows)} photos in {used} groups; how many classes there are cannot be told yet. Label two photos of "
+            "each class that you know of, name and merge groups on the page, or pass --num-classes if you know it."
+        )
     likely = f"{low}" if low == high else f"between {low} and {high}"
     return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
 
@@ -280,9 +305,9 @@ def compare_answers(
 
     Returns:
         Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
-        another label or guess than they had (``other_label``), were unsure and are answered (``now_answered``), were
-        answered and are unsure (``now_unsure``), and were ``labeled`` since with a class that had labels then; how many
-        of these had been ``guessed_right``.
+        another label or kind than they had (``changed``, the rows), have another label or guess (``other_label``), were
+        unsure and are answered (``now_answered``), were answered and are unsure (``now_unsure``), and were ``labeled``
+        since with a class that had labels then; how many of these had been ``guessed_right``.
     """
     digests_then = [digest.tobytes() for digest in store_then.sha256]
     # of copies, the one with the same path; the first of others
@@ -299,8 +324,10 @@ def compare_answers(
         for _, before, now in both
         if now[1] == "given" and before[1] != "given" and now[0] in labeled_then
     ]
-    return [(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]], {
+    changed = [(name, *before[:2], *now) for name, before, now in both if before[:2] != now[:2]]
+    return changed, {
         "photos": len(both),
+        "changed": len(changed),
         "other_label": sum(before[0] != now[0] for _, before, now in both),
         "now_answered": sum(before[1] == "unsure" and now[1] in _ANSWERED for _, before, now in both),
         "now_unsure": sum(before[1] in _ANSWERED and now[1] == "unsure" for _, before, now in both),

@@ -192,6 +192,11 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by, predict=predict)
         progress = current_progress()
+        if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
+            progress.warning(
+                f"{folder} was made by `labelkit start`. Its tables do not get the labels given here: to update "
+                f"them, stop with Ctrl-C, and run `labelkit start PHOTOS --out {folder} --serve`"
+            )
 
         def say(link: str) -> None:
             progress.message(f"label in the browser: {link}")

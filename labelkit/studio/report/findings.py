@@ -69,11 +69,12 @@ _FINDINGS = (
     ),
     Finding(
         "novel",
-        "Likely of a new class",
+        "Least like the labeled images",
         "",
         "novel.csv",
         "labelkit find novel",
-        "Images without a label that are least like the labeled classes, each beside the nearest labeled image.",
+        "Each beside the nearest labeled image. If there are classes without a label, most of their images are "
+        "among these.",
     ),
     Finding(
         "outliers",

@@ -207,6 +207,42 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     assert found.weights.sum() == found.num_labels == 4
 
 
+def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(build: Build, tmp_path: Path) -> None:
+    store = build(0.45)
+    truth, names = np.asarray(store.labels), [f"class-{i}" for i in range(CLASSES)]
+    known = [i for i in range(60) if i % PER_CLASS < LABELED]
+
+    def predict(rows: list[int], name: str, previous: str | None) -> dict[str, Any]:
+        table = tmp_path / f"{name}.csv"
+        table.write_text("path,label\n" + "".join(f"{store.sample_ids[i]},{names[truth[i]]}\n" for i in rows))
+        earlier = {} if previous is None else {"previous": store.path, "previous_result": previous}
+        grouped = {} if previous is None else {"previous": store.path, "previous_answers": previous}
+        options = {"index": store.path, "labels": table, "own_labels": False, "new_classes": "some", **grouped}
+        discover_categories(DiscoverCategoriesConfig(**options, overwrite=True))
+        answer(store, labels=table, own_labels=False, grouping="categories", result=name, **earlier)
+        return dict(read_result(store, name).arrays)
+
+    first = predict(known, "first", None)
+    guessed = np.array(first["names"])[first["group_ids"]]
+    others = [i for i in range(60) if i not in known]
+    wrong = [i for i in others if guessed[i] != names[truth[i]]]
+    by_chance = float((1 - first["expected"][wrong]).sum())
+
+    corrected = predict([*known, *wrong, 100], "second", "first")
+    drawn = predict([*known, *others], "drawn", "first")
+    third = predict([*known, *wrong, 100, 101], "third", "second")
+
+    assert len(wrong) >= 3
+    weights = corrected["label_weights"]
+    np.testing.assert_allclose(weights[wrong], (by_chance + 1) / (len(wrong) + 1), rtol=1e-6)
+    assert weights[wrong].max() < 1
+    assert weights[100] == 1  # its class had no label
+    assert (np.delete(weights, wrong) == 1).all()
+    assert drawn["label_weights"].min() > weights[wrong].max()
+    np.testing.assert_array_equal(third["label_weights"][wrong], weights[wrong])
+    assert "label_weights" not in first
+
+
 def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build: Build) -> None:
     store = build(labeled=[int(row % PER_CLASS == 0 and row < OLD * PER_CLASS) for row in range(CLASSES * PER_CLASS)])
     heard = Heard()

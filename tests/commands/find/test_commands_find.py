@@ -265,6 +265,7 @@ def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: P
     out = tmp_path / "novel.csv"
     find_novel(FindNovelConfig(index=answered, out=out))
     first = read_table(out)[0]["path"]
+    assert "unlikeness" in read_table(out)[0]
     out.write_text(out.read_text().replace(f"{first},,", f"{first},blue,"))
 
     answer = labelkit("label", "--index", answered, "--from", out, "--json")

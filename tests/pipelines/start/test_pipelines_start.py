@@ -634,6 +634,20 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
     assert {color(path) for path in list(labels_in(folder / "novel.csv"))[:10]} == {"blue"}
 
 
+def test_no_photo_is_said_to_be_of_a_new_class_where_there_is_none(
+    with_page: None, photos: Path, tmp_path: Path
+) -> None:
+    known = write_labels(tmp_path / "known.csv", range(9))
+
+    told = run(photos, labels=[known], new_classes="auto")
+
+    folder = tmp_path / "photos-labeled"
+    assert any("these seem to be all. novel.csv has those least like the labeled ones" in s for s in told["sentences"])
+    assert "Least like the labeled images" in (folder / "report.html").read_text(encoding="utf-8")
+    run(photos, new_classes="none")
+    assert not (folder / "novel.csv").exists()
+
+
 @pytest.mark.slow
 def test_photos_that_came_later_are_compared_with_those_that_were_there(
     photos: Path, tmp_path: Path, begin: Begin
@@ -723,6 +737,9 @@ def test_time_is_told_for_photos_that_are_not_described_yet(
         return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
 
     monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["embed_minutes"] is None  # ten photos take less time than the estimate
+    monkeypatch.setattr(run_module, "_FEW_LATER", 9)
     assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
 
@@ -1067,6 +1084,20 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     write_labels(folder / "given.csv", [1, 3, 4])
     run(photos, num_classes=3)
     assert labels_in(folder / "given.csv") == given
+
+
+def test_labeling_a_store_of_start_without_start_warns_that_tables_stay_as_they_are(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4)
+    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
+    store = tmp_path / "photos-labeled" / "photos.h5"
+
+    assert main(["label", "--index", str(store), "--serve"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"run `labelkit start PHOTOS --out {store.parent} --serve`" in told
+    run(photos, num_classes=3, serve=True)
+    assert "was made by" not in capsys.readouterr().err
 
 
 def test_labels_of_the_browser_end_in_all_tables(

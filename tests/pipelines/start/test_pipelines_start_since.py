@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
-from labelkit.pipelines.start.summary import compare_answers
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.summary import _classes_sentence, _fewer_sentence, compare_answers
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
@@ -60,6 +61,27 @@ def test_answers_are_compared_photo_by_photo() -> None:
     assert (counts["labeled"], counts["guessed_right"]) == (1, 1)
 
 
+@pytest.mark.parametrize(("interval", "said"), [([5, 67], "cannot be told yet"), ([9, 14], "between 9 and 14")])
+def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said(interval: list[int], said: str) -> None:
+    groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": [[5, 0.1], [12, 0.2]]}
+
+    sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")])
+
+    assert said in sentence
+    assert "67" not in sentence
+
+
+def test_an_expectation_that_fell_is_explained() -> None:
+    since = {"photos": 900, "expected_right_then": 664}
+
+    (sentence,) = _fewer_sentence(since, 900, 648)
+
+    assert "About 648 photos are expected to be right, and 664 were at that call, since your labels" in sentence
+    assert _fewer_sentence(since, 900, 664) == []
+    assert _fewer_sentence(since, 950, 648) == []  # of other photos
+    assert _fewer_sentence(since, 900, None) == []
+
+
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
     then, now = store(a="same", b="same"), store(b="same", c="same", a="same")
 
@@ -89,6 +111,9 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     right = sum(before[path]["label"] == color(path) for path in (f"{i:03d}.png" for i in range(6, 12)))
     assert {row["path"] for row in changed} >= {f"{i:03d}.png" for i in range(6, 12)}
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
+    # the terminal counts the lines of the table
+    assert second["since"]["changed"] == len(changed)
+    assert f"{len(changed)} of 30 photos changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
     assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
 
     again = run(photos)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
+from labelkit.studio.report import page as page_module
 from labelkit.studio.report.build import write_report
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images
@@ -450,3 +452,21 @@ def test_a_store_that_was_imported_without_images_gets_a_page_without_pictures(
     answer = labelkit("report", "--index", store, "--out", out, "--dataset", tmp_path, "--overwrite", *PCA)
     assert answer.code == 3
     assert "Leave out --dataset" in answer.err
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_doubtful_images_of_the_same_guess_stand_together_the_surest_first() -> None:
+    data = {"n": 6, "groups": [{"name": "pear"}, {"name": "apple"}], "work": {"doubtful": 0.8}, "classes": []}
+    columns = {"group": [0, 1, 0, 1, 1, 0], "label": [-1] * 6, "confidence": [0.5, 0.6, 0.7, 0.3, 0.9, 0.2]}
+    state = Path(page_module.__file__).with_name("page") / "work_state.js"
+    script = f"const data = {json.dumps(data)}, columns = {json.dumps(columns)};{state.read_text()};startWork();"
+
+    shown = subprocess.run(
+        ["node", "-e", f"{script}console.log(JSON.stringify(membersOfView({{ kind: 'guessed' }})))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    # apples first; 4 is sure
+    assert json.loads(shown.stdout) == [1, 3, 2, 0, 5]

@@ -61,6 +61,7 @@ function entry(view, text, size, mark) {
 function drawLists() {
   const focused = [...document.querySelectorAll('#work .entry')].indexOf(document.activeElement);
   const lists = [[{ kind: 'all' }, 'all images', data.n], [{ kind: 'doubtful' }, 'doubtful', ui.counts.doubtful],
+    [{ kind: 'guessed' }, 'doubtful, by guess', ui.counts.doubtful],
     [{ kind: 'out' }, 'in no group', ui.counts.out], [{ kind: 'rejected' }, 'rejected', ui.counts.rejected]];
   ui.groups.replaceChildren(...groupOrder().map((id) => {
     const label = work.groupLabels[id];
@@ -93,7 +94,7 @@ function drawHead() {
   const { view } = ui;
   const size = shownOf(view).length;
   const isGroup = view.kind === 'group';
-  const titles = { all: 'All images', doubtful: 'Doubtful images, least sure first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
+  const titles = { all: 'All images', doubtful: 'Doubtful images, least sure first', guessed: 'Doubtful images by guessed class, surest first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
   ui.title.textContent = (isGroup ? groupWords(view.id).replace(/^g/, 'G') : view.title || titles[view.kind]) + ' (' + size.toLocaleString('en') + ')';
   ui.form.hidden = ui.groupButtons.hidden = !isGroup;
   // what is being typed stays, unless it was for another group

@@ -96,7 +96,8 @@ function membersOfView(view) {
   for (let i = 0; i < data.n; i++) if (isInView(view, i)) found.push(i);
   const sureness = (i) => (Number.isFinite(columns.confidence[i]) ? columns.confidence[i] : -Infinity);
   const sign = view.kind === 'doubtful' ? -1 : 1;
-  return view.kind === 'all' ? found : found.sort((a, b) => sign * (sureness(b) - sureness(a)) || a - b);
+  const byGuess = (a, b) => (view.kind === 'guessed' ? shownGroup(work.group[a]).localeCompare(shownGroup(work.group[b]), 'en', { numeric: true }) : 0);
+  return view.kind === 'all' ? found : found.sort((a, b) => byGuess(a, b) || sign * (sureness(b) - sureness(a)) || a - b);
 }
 
 function isInView(view, i) {
@@ -104,7 +105,7 @@ function isInView(view, i) {
   if (view.kind === 'class') return labelOf(i) === view.name;
   if (view.kind === 'out') return work.group[i] < 0 && !work.rejected[i] && !work.hand[i];
   if (view.kind === 'rejected') return Boolean(work.rejected[i]);
-  if (view.kind === 'doubtful') return isDoubtful(i);
+  if (view.kind === 'doubtful' || view.kind === 'guessed') return isDoubtful(i);
   return true;
 }
 

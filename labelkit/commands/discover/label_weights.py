@@ -1,0 +1,67 @@
+r"""How much each label counts: less, if it was given because a prediction was wrong.
+
+Labels that are drawn by chance stand for the images around them. A person who goes through predictions and corrects the
+wrong ones gives other labels: each lies among images of another class, which were right and got no label. A classifier
+that takes these labels for drawn ones names their neighbors wrongly, and hidden in turn, they make all answers look
+worse than they are. The labels given since an earlier prediction tell which they are: by its chances to be right, w of
+them would contradict it, were they drawn by chance, and v do. Each that does weighs
+
+.. math:: \min(1, (w + 1) / (v + 1))
+
+so that a few labels say little. Labels of classes that had none then weigh 1. That is the weight where hidden labels
+are counted; what it means for the regression is in ``algorithms.few_label_classifier``. In the flow between near images
+every label counts in full: what was corrected stays so, and with it what is nearly the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.labels import UsableLabels
+from labelkit.commands.common.stable_ids import shared_rows
+from labelkit.commands.common.stored_predictions import read_stored_predictions
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+
+LABEL_WEIGHTS = "label_weights"
+"""Column of the result with the weight of each label, (n,) float32."""
+
+
+def weigh_labels(
+    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
+) -> NDArray[np.float64]:
+    """Weigh the labels given since an earlier prediction, (n,) float64 in (0, 1]; others keep the weight they had.
+
+    Args:
+        store: of these labels.
+        rows: (n,) of it.
+        given: their labels.
+        previous: store of the earlier predictions.
+        result: the earlier predictions; without chances to be right, new labels weigh 1.
+
+    Raises:
+        StoreError: store or result cannot be used.
+    """
+    before = open_store(previous)
+    earlier = read_result(before, result)
+    found = read_stored_predictions(earlier)
+    old, new = shared_rows(before, store)
+    row_then = np.full(store.n, -1, dtype=np.int64)
+    row_then[new] = old
+    then = row_then[rows]
+    weights = np.ones(len(rows))
+    kept = np.asarray(earlier.arrays.get(LABEL_WEIGHTS, np.ones(before.n)), dtype=np.float64)
+    names, kinds = np.array([*found.labels, ""]), np.array([*found.kinds, ""])
+    now = np.array([*given.class_names, ""])[given.labels]
+    known = (then >= 0) & given.labeled
+    same = known & (kinds[then] == "given") & (names[then] == now)
+    weights[same] = kept[then[same]]
+    fresh = known & np.isin(kinds[then], ("known", "new", "unsure")) & np.isin(now, names[kinds == "given"])
+    wrong = fresh & (names[then] != now)
+    if found.expected is not None and wrong.any():
+        by_chance = float((1 - found.expected[then[fresh]]).sum())
+        weights[wrong] = min(1.0, (by_chance + 1) / (int(wrong.sum()) + 1))
+    return weights
