@@ -38,9 +38,6 @@ _GROUP_TEMPERATURE: Final = 0.02
 #: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
-#: Of the weights of labels in the regression. Few labels can be told apart whatever they weigh, so that weights act by
-#: their logarithm: with less, 48 corrections of confident predictions made those of other photos worse (groceries).
-_WEIGHT_POWER: Final = 6
 _LEAST: Final = 1e-12
 _FOLDS: Final = 5
 
@@ -85,6 +82,9 @@ class RowClassifier:
         found = self._regression(rows, np.searchsorted(classes, labels[rows])).predict_proba(self._moved)
         return np.asarray(found, dtype=np.float64)
 
+    def _weights(self, rows: Ints) -> Doubles:
+        return np.ones(len(rows)) if self.label_weights is None else self.label_weights[rows]
+
     def _regression(self, rows: Ints, columns: Ints) -> Any:
         """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE)."""
         from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
@@ -93,8 +93,8 @@ class RowClassifier:
         with warnings.catch_warnings(), one_blas_thread:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
             warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
-            weights = None if self.label_weights is None else self.label_weights[rows] ** _WEIGHT_POWER
-            return LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(self._moved[rows], columns, weights)
+            model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
+            return model.fit(self._moved[rows], columns, self._weights(rows))
 
     def classifier(self, labels: Ints, classes: Ints) -> LinearShares:
         """Fit a logistic regression to these labels, which computes ``class_shares`` of other images."""
@@ -158,10 +158,10 @@ class RowClassifier:
         rows = np.flatnonzero(labels >= 0)
         own = np.searchsorted(classes, labels[rows])
         seeds = np.zeros((len(labels), len(classes)))
-        seeds[rows, own] = 1
+        seeds[rows, own] = self._weights(rows)
         start = self.class_shares(labels, classes)
         if len(classes) > 1:
-            power = _DIFFUSION_POWER * len(classes) / len(rows)
+            power = _DIFFUSION_POWER * len(classes) / seeds.sum()
             start *= (diffuse_labels(self.graph, seeds) + _DIFFUSION_FLOOR) ** power
             start /= start.sum(axis=1, keepdims=True)
         columns = np.arange(len(classes))

@@ -151,14 +151,15 @@ def hidden_label_evidence(
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     features = _on_main_directions(judge.features)
     looks: list[tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_], Ints]] = []
+    own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
     factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
         for number in range(_ROUNDS):
             generator = keyed_generator(seed, "calibration", epoch=number)
             whole = np.take(turn, np.arange(num_whole) + number * num_whole, mode="wrap")
-            kept, tested = _hide(labels, whole, generator)
-            in_class, left = (labels >= 0).sum() / len(classes), (kept >= 0).sum() / len(np.unique(kept[kept >= 0]))
-            factors.append((1 + 1 / in_class) / (1 + 1 / left))
+            kept, tested = _hide(labels, own, whole, generator)
+            left = own[kept >= 0].sum() / len(np.unique(kept[kept >= 0]))
+            factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, kept, generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
@@ -170,7 +171,6 @@ def hidden_label_evidence(
             looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, named_new, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
-    own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
     weights, num_labels = own[rows], len(np.unique(rows))
     total = float(own[np.unique(rows)].sum())
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
@@ -205,13 +205,18 @@ def _look(
     return log_shares(shares[rows]), named_new, correct, of_new
 
 
-def _hide(labels: Ints, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Labels that a round keeps, and the rows that are looked for; a class keeps a label unless it is hidden whole."""
+def _hide(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    """Labels that a round keeps, and the rows that are looked for; a class keeps a label unless it is hidden whole.
+
+    Labels that count less are hidden later, and leave those that count.
+    """
     kept, tested = np.where(np.isin(labels, whole), -1, labels), []
     for label, count in zip(*np.unique(labels[labels >= 0], return_counts=True), strict=True):
         rows = generator.permutation(np.flatnonzero(labels == label))
         if count > 1:
-            rows = rows if label in whole else rows[: min(count - 1, max(1, round(_HIDDEN_LABELS * count)))]
+            rows = rows[np.argsort(-weights[rows], kind="stable")]
+            number = max(1, round(_HIDDEN_LABELS * weights[rows].sum()))
+            rows = rows if label in whole else rows[: min(count - 1, number)]
             kept[rows] = -1
             tested.append(rows)
     return kept, np.concatenate(tested)

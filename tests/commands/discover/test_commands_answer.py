@@ -234,7 +234,7 @@ def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(
 
     assert len(wrong) >= 3
     weights = corrected["label_weights"]
-    np.testing.assert_allclose(weights[wrong], (by_chance + 1) / (len(wrong) + 1), rtol=1e-6)
+    np.testing.assert_allclose(weights[wrong], 1 / ((len(wrong) - by_chance) * len(wrong) + 1), rtol=1e-6)
     assert weights[wrong].max() < 1
     assert weights[100] == 1  # its class had no label
     assert (np.delete(weights, wrong) == 1).all()
