@@ -550,7 +550,7 @@ class LazyRows:
         return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # which names the row
 
     def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
-        return reopened_rows, (os.path.abspath(self._file), self._path, self._store_digest)
+        return reopened_rows, (str(Path(self._file).absolute()), self._path, self._store_digest)
 
     @cached_property
     def rows(self) -> Array:
