@@ -2,9 +2,10 @@
 
     python examples/cluster/chain.py --work chain
 
-Packs the bundled digits into tars, embeds them three times, and runs `cluster`, `discover answer` and `retrieve` on
-each store. The second node of the cluster is killed as soon as the first part is written. Prints what each took and
-whether all files are equal; ends with 1 if one differs. Needs `pip install "labelkit-images[ray]"`.
+Packs the bundled digits into tars, embeds them three times, and runs `cluster`, `discover answer`, `retrieve` and
+`predict` on each store, in the same processes or on the same cluster. The second node of the cluster is killed as soon
+as the first part is embedded. Prints what each took and whether all files are equal; ends with 1 if one differs. Needs
+`pip install "labelkit-images[ray]"`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ray.cluster_utils import Cluster
@@ -42,20 +44,47 @@ def pack(folder: Path) -> None:
     (folder / "few.csv").write_text("\n".join([lines[0], *(line.replace("/", "-", 1) for line in lines[1:])]) + "\n")
 
 
-def embed_on_ray(folder: Path, store: str) -> None:
-    """Embed on two nodes of one core, and kill the second when the first part is there."""
+def chain(folder: Path, name: str, *where: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the commands one after the other, each once the one before has ended; ends the script where one fails."""
+    store = f"{name}.h5"
+    of_store = ["--index", store, "--overwrite"]
+    for words in (
+        [*EMBED, "--out", store, "--overwrite", *(where or ("--threads", "1"))],
+        ["cluster", "k-means", *of_store, "--num-clusters", "10", "--max-memory", "1MB", *where],
+        [
+            "discover",
+            "answer",
+            *of_store,
+            "--labels",
+            "few.csv",
+            "--num-clusters",
+            "10",
+            "--csv",
+            f"{name}.csv",
+            *where,
+        ],
+        ["retrieve", *of_store, "--query", store, "-k", "5", "--search", "exact", "--csv", f"{name}-hits.csv", *where],
+        ["predict", store, "--from", store, "--out", f"{name}-predicted.csv", "--overwrite", *where],
+    ):
+        yield (command := labelkit(folder, *words))
+        if command.wait():
+            raise SystemExit(command.returncode)
+
+
+def run_on_ray(folder: Path, name: str) -> None:
+    """Run the chain on two nodes of one core, and kill the second when the first part is there."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         node = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        command = labelkit(folder, *EMBED, "--out", store, "--ray-address", cluster.address, "--overwrite")
-        parts = folder / f"{store}.run" / "parts"
-        while command.poll() is None and not list(parts.glob("*.h5")):
-            time.sleep(0.1)
-        cluster.remove_node(node, allow_graceful=False)
-        print(f"killed a node with {len(list(parts.glob('*.h5')))} parts written")
-        if command.wait():
-            raise SystemExit(command.returncode)
+        parts = folder / f"{name}.h5.run" / "parts"
+        for command in chain(folder, name, "--ray-address", cluster.address):
+            while node is not None and command.poll() is None and not list(parts.glob("*.h5")):
+                time.sleep(0.1)
+            if node is not None:
+                cluster.remove_node(node, allow_graceful=False)
+                print(f"killed a node with {len(list(parts.glob('*.h5')))} parts written")
+                node = None
     finally:
         cluster.shutdown()
 
@@ -68,27 +97,17 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     pack(folder)
     for name in ("one", "two", "ray"):
-        store, started = f"{name}.h5", time.monotonic()
+        started = time.monotonic()
         if name == "ray":
-            embed_on_ray(folder, store)
+            run_on_ray(folder, name)
         else:
-            options = ["--threads", "1"] if name == "one" else ["--processes", "2"]
-            if code := labelkit(folder, *EMBED, "--out", store, *options, "--overwrite").wait():
-                return code
-        embedded = time.monotonic() - started
-        of_store = ["--index", store, "--overwrite"]
-        for words in (
-            ["cluster", "k-means", *of_store, "--num-clusters", "10"],
-            ["discover", "answer", *of_store, "--labels", "few.csv", "--num-clusters", "10", "--csv", f"{name}.csv"],
-            ["retrieve", *of_store, "--query", store, "-k", "5", "--csv", f"{name}-hits.csv"],
-        ):
-            if code := labelkit(folder, *words).wait():
-                return code
-        print(f"{name}: embedded in {embedded:.0f} s, the chain in {time.monotonic() - started:.0f} s")
+            for _ in chain(folder, name, *(["--processes", "2"] if name == "two" else [])):
+                pass
+        print(f"{name}: the chain in {time.monotonic() - started:.0f} s")
     differ = [
         f"{name}{kind}"
         for name in ("two", "ray")
-        for kind in (".h5", ".csv", "-hits.csv", ".h5.results/k-means.h5")
+        for kind in (".h5", ".csv", "-hits.csv", ".h5.results/k-means.h5", ".h5.results/answer.h5", "-predicted.csv")
         if (folder / f"{name}{kind}").read_bytes() != (folder / f"one{kind}").read_bytes()
     ]
     print("all files are equal" if not differ else f"these differ: {', '.join(differ)}")

@@ -25,6 +25,7 @@ Doubles = NDArray[np.float64]
 NEIGHBORS: Final = 5
 """Stored rows that an image takes shares from: on groceries at least as good as the 10 of the graph, whose edges also
 run the other way."""
+_GROUP: Final = 64
 _POWER: Final = 3
 _LEAST: Final = 1e-12
 _PREFIX: Final = "rule_"
@@ -205,20 +206,34 @@ class AnswerRule:
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
-        best = np.zeros((len(queries), 0))
+        best = np.zeros((len(queries), 0), dtype=np.float32)
         places = np.zeros((len(queries), 0), dtype=np.int64)
         for block in blocks(*rows.shape):
             part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
             cosines = queries @ (part / np.maximum(lengths, _LEAST)[:, None]).T
             cosines[:, ~usable[block] | (lengths == 0)] = 0
-            here = np.broadcast_to(np.arange(block.start, block.start + len(part)), cosines.shape)
-            best, places = np.hstack([best, cosines]), np.hstack([places, here])
-            if best.shape[1] <= k:
-                continue
-            nearest = np.argpartition(-best, k - 1, axis=1)[:, :k]
+            nearest = _largest(cosines, k)
+            best = np.hstack([best, np.take_along_axis(cosines, nearest, 1)])
+            places = np.hstack([places, nearest + block.start])
+            nearest = _largest(best, k)
             best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
         return self.mean_shares(best, places)
+
+
+def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
+    """The columns of the k largest values of each row, ascending; all of them where there are no more than k.
+
+    They are in the k groups of columns with the largest values, which takes a fourth of the time of a look at all.
+    """
+    width = values.shape[1]
+    if width <= k:
+        return np.broadcast_to(np.arange(width), values.shape)
+    if width % _GROUP == 0 and width > 2 * k * _GROUP:
+        groups = _largest(values.reshape(len(values), -1, _GROUP).max(axis=2), k)
+        columns = (groups[:, :, None] * _GROUP + np.arange(_GROUP)).reshape(len(values), -1)
+        return np.take_along_axis(columns, _largest(np.take_along_axis(values, columns, 1), k), 1)
+    return np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
 
 
 def blend_classifier(

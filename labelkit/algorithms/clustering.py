@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -520,8 +520,17 @@ class _Framed:
 
     def nearest(self, centroids: Singles) -> Ids:
         """Find the nearest of the scaled centroids for each row, (n,) int64."""
-        found = [_nearest(self.scaled(part), centroids) for _, part in iterate_blocks(self.rows)]
-        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+        find = partial(_nearest_of, self.offset, self.scale, centroids)
+        if not isinstance(self.rows, StoredRows) or self.rows.spread is None:
+            return find(self.rows)
+        return np.concatenate(list(self.rows.spread(find, self.rows)))
+
+
+def _nearest_of(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
+    """The nearest of scaled centroids for each row, (n,)."""
+    framed = _Framed(rows, offset, scale)
+    found = [_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _frame(*arrays: Rows) -> tuple[Doubles, float]:

@@ -6,7 +6,8 @@ memory: results do not depend on where the rows are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class StoredRows:
     Slices and int64 arrays give new arrays of rows; nothing of the size of all rows is held.
 
     Args:
-        source: (m, d) float16 or float32.
+        source: (m, d) float16 or float32, an array or what gives one when it is indexed, such as ``LazyRows``.
         chosen: (n,) int64 rows of it; None for all.
         unit: scale each row to length 1; rows of zeros stay.
         roots: take the square roots first; nothing is negative.
@@ -39,13 +40,15 @@ class StoredRows:
         shape: (n, d).
         dtype: float32.
         in_blocks: as given.
+        spread: applies a function to successive parts of such rows, perhaps in other processes, and yields what it
+            finds in order; ``None``: rows are gone through here.
     """
 
     dtype = np.dtype(np.float32)
 
     def __init__(
         self,
-        source: NDArray[Any],
+        source: Any,
         chosen: NDArray[np.int64] | None = None,
         *,
         unit: bool = False,
@@ -54,11 +57,13 @@ class StoredRows:
     ) -> None:
         self._source = source
         self._chosen = chosen
+        self._first = 0  # of rows that are not chosen one by one
         self._roots = roots
         self._divisors: tuple[Floats, ...] = ()
         self._offset: NDArray[np.float32] | None = None
         self.shape: tuple[int, int] = (len(source) if chosen is None else len(chosen), source.shape[1])
         self.in_blocks = in_blocks
+        self.spread: Callable[[Callable[[StoredRows], Any], StoredRows], Iterable[Any]] | None = None
         if unit:
             self._divisors = (self.lengths(),)
 
@@ -66,7 +71,7 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = to_float32(self._source[where if self._chosen is None else self._chosen[where]])
+        rows = to_float32(self._source[self._places(where)])
         if self._roots:
             rows = square_roots(rows)
         for divisors in self._divisors:
@@ -82,6 +87,15 @@ class StoredRows:
             lengths[block] = row_lengths(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
+    def _places(self, where: slice | NDArray[np.int64]) -> Any:
+        """Return where rows are in the source."""
+        if self._chosen is not None:
+            return self._chosen[where]
+        if not isinstance(where, slice):
+            return where + self._first
+        start, stop, step = where.indices(len(self))
+        return slice(self._first + start, self._first + stop, step)
+
     def divided(self, divisors: Floats) -> StoredRows:
         """Return a view with each row divided by its divisor (n,), in the precision of the divisor.
 
@@ -90,7 +104,7 @@ class StoredRows:
         """
         if self._offset is not None:
             raise ValueError("these rows are moved already")
-        found = StoredRows(self._source, self._chosen, roots=self._roots, in_blocks=self.in_blocks)
+        found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
 
@@ -102,22 +116,26 @@ class StoredRows:
         """
         if self._offset is not None:
             raise ValueError("these rows are moved already")
-        found = StoredRows(self._source, self._chosen, roots=self._roots, in_blocks=self.in_blocks)
-        found._divisors, found._offset = self._divisors, offset
+        found = copy(self)
+        found._offset = offset
         return found
 
     def read(self, *, in_blocks: bool) -> StoredRows:
         """Return a view of the same rows with another reading mode: in blocks, or copied into memory."""
-        found = StoredRows(self._source, self._chosen, roots=self._roots, in_blocks=in_blocks)
-        found._divisors, found._offset = self._divisors, self._offset
+        found = copy(self)
+        found.in_blocks = in_blocks
         return found
 
-    def subset(self, places: NDArray[np.int64]) -> StoredRows:
-        """Return the rows at the given positions (m,), with the same offset and scale."""
-        chosen = places if self._chosen is None else self._chosen[places]
-        found = StoredRows(self._source, chosen, roots=self._roots, in_blocks=self.in_blocks)
+    def subset(self, places: NDArray[np.int64] | slice) -> StoredRows:
+        """Return the rows at the given positions (m,), or successive ones, with the same offset and scale."""
+        found = copy(self)
+        if isinstance(places, slice) and self._chosen is None:
+            found._first += places.start
+            found.shape = (places.stop - places.start, self.shape[1])
+        else:
+            found._chosen = self._places(places)
+            found.shape = (len(found._chosen), self.shape[1])
         found._divisors = tuple(divisors[places] for divisors in self._divisors)
-        found._offset = self._offset
         return found
 
     def to_array(self) -> NDArray[np.float32]:
@@ -164,9 +182,14 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     return singles
 
 
+def rows_per_block(numbers_per_row: int) -> int:
+    """Return how many rows a block has, at least 1."""
+    return max(1, BLOCK_NUMBERS // numbers_per_row)
+
+
 def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
     """Split rows into blocks whose size depends only on the shapes, so that results are reproducible."""
-    size = max(1, BLOCK_NUMBERS // numbers_per_row)
+    size = rows_per_block(numbers_per_row)
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 

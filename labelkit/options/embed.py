@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from labelkit.options.base import flag, panel
 from labelkit.options.data import DataConfig
+from labelkit.options.memory import ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
     DeviceOption,
@@ -43,6 +44,7 @@ class EmbedConfig(
     PrecisionOptions,
     DeviceOption,
     LabelsOption,
+    ProcessesConfig,
     DataConfig,
     ModelConfig,
 ):
@@ -114,17 +116,6 @@ class EmbedConfig(
         "from them, whatever their file names. Default: none.",
         min_length=1,
     )
-    processes: int = _RUN_ONLY(
-        1,
-        "Number of processes that embed in parallel, one part of --part-rows images at a time; with "
-        "several GPUs, one process per GPU. The embeddings do not depend on this number.",
-        ge=1,
-    )
-    ray_address: str | None = _RUN_ONLY(
-        None,
-        "Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
-        "auto, or local (this machine only). If a node is lost, another node takes over its parts.",
-    )
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
@@ -136,14 +127,6 @@ class EmbedConfig(
         for name, field in type(self).model_fields.items():
             if name not in _OF_ROWS and getattr(self, name) != field.default:
                 raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _runs_here_or_on_a_cluster(self) -> EmbedConfig:
-        if self.ray_address is not None and self.processes != 1:
-            raise ValueError(
-                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
-            )
         return self
 
     @model_validator(mode="after")

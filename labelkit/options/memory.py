@@ -1,14 +1,16 @@
-"""Sizes in bytes, and the bound on memory of the commands that hold more than rows."""
+"""Sizes in bytes, the bound on memory of the commands that hold more than rows, and where their parts are worked on."""
 
 from __future__ import annotations
 
 import re
+from typing import Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from labelkit.options.base import StageConfig, panel
 
 _RUN = panel("Run")
+_RUN_ONLY = panel("Run", preset=False)
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -63,3 +65,27 @@ class MemoryConfig(StageConfig):
     def max_memory_bytes(self) -> int | None:
         """Return the memory limit in bytes, or ``None`` without one."""
         return None if self.max_memory is None else size_bytes(self.max_memory)
+
+
+class ProcessesConfig(StageConfig):
+    """Options of commands that work part by part; the result does not depend on them."""
+
+    processes: int = _RUN_ONLY(
+        1,
+        "Number of processes that work in parallel, one part at a time; for embed with several GPUs, one process per "
+        "GPU. The result does not depend on this number.",
+        ge=1,
+    )
+    ray_address: str | None = _RUN_ONLY(
+        None,
+        "Work on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
+        "auto, or local (this machine only). If a node is lost, another node takes over its parts.",
+    )
+
+    @model_validator(mode="after")
+    def _runs_here_or_on_a_cluster(self) -> Self:
+        if self.ray_address is not None and self.processes != 1:
+            raise ValueError(
+                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
+            )
+        return self

@@ -125,7 +125,7 @@ class EmbeddingStore:
     """Finished embedding store, open for reading.
 
     It holds no open file; the large arrays are maps of the file. Open it once per process: it refuses to be pickled.
-    Large arrays in shards are read into memory when first used.
+    Large arrays in shards are read into memory when first used, but for ``lazy_embeddings``.
 
     Attributes:
         path: the file.
@@ -210,6 +210,11 @@ class EmbeddingStore:
             Damaged: a block of rows is not as it was written.
         """
         return self._embeddings.rows
+
+    @property
+    def lazy_embeddings(self) -> LazyRows:
+        """The same as ``embeddings``, but rows in shards are not held: each use reads them, and verifies new shards."""
+        return self._embeddings
 
     @property
     def extras(self) -> dict[str, NDArray[np.float32]]:

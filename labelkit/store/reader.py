@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Self
 
@@ -33,6 +33,8 @@ _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FL
 _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
+VIRTUAL_NAME = "all.h5"
+"""Beside the shards: virtual datasets of all of them, for other programs; nothing here reads it."""
 SHARD_RESTORE = (
     "Restore the file from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, "
     "with --overwrite."
@@ -412,7 +414,7 @@ class CheckedFile:
         """Read rows of a dataset, by default all; nothing is compared."""
         info = self.datasets[path]
         if self.shards is not None and self.is_sharded(path):
-            return self.shards.read(path, start, info.shape[0] if stop is None else stop)
+            return self.shards.read(path, slice(start, stop))
         dataset = self._file[name_bytes(f"{self._root}/{path}")]
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
@@ -489,7 +491,7 @@ class CheckedFile:
         """
         info, shards = self.datasets[path], self.shards
         if shards is not None and path in shards.columns:
-            return lambda: shards.read(path, 0, shards.rows)
+            return lambda: shards.read(path, slice(None))
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
             with self._translated(path):
                 rows = self._rows(path)
@@ -519,16 +521,36 @@ class CheckedFile:
 
 
 class LazyRows:
-    """Large dataset of numbers that is mapped, or read from shards, on first use, and verified block by block.
+    """Large dataset of numbers (n, ...) that is mapped, or read from shards, when it is used, and verified then.
 
-    Usable when the file is closed.
+    Indexed with a slice or int64 rows it gives a new array, and of a store in shards it holds nothing else; it can be
+    sent to other processes. Usable when the file is closed.
+
+    Attributes:
+        shape, dtype: of all rows.
     """
 
     def __init__(self, file: CheckedFile, path: str) -> None:
+        info = file.datasets[path]
+        self._file, self._path, self._store_digest = file.where, path, file.content_digest
+        self._shards = file.shards if file.is_sharded(path) else None
         self._place = file.place(path)
         self._read = file.later(path)
         self._digests = file.digests(path)
-        self._step = file.datasets[path].block_rows or max(1, file.datasets[path].shape[0])
+        self._step = info.block_rows or max(1, info.shape[0])
+        self.shape, self.dtype = info.shape, info.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, where: slice | NDArray[np.int64]) -> Array:
+        if self._shards is None:
+            return np.asarray(self.rows[where])
+        found = self._shards.read(self._path, where)
+        return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # which names the row
+
+    def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
+        return reopened_rows, (str(Path(self._file).absolute()), self._path, self._store_digest)
 
     @cached_property
     def rows(self) -> Array:
@@ -546,6 +568,19 @@ class LazyRows:
             check_finite(self._place, block, first)
         rows.flags.writeable = False
         return rows
+
+
+@lru_cache(maxsize=2)
+def reopened_rows(store: str, path: str, content_digest: str) -> LazyRows:
+    """Return a column of a store that another process has checked.
+
+    Raises:
+        StoreError: it is another store now, or cannot be read.
+    """
+    with open_file(Path(store), schema.FORMAT_STORE) as file:
+        if file.content_digest != content_digest:
+            raise Mismatch(store, "was replaced by another store meanwhile", "Repeat the command.")
+        return LazyRows(file, path)
 
 
 def check_finite(place: str, rows: Array, first: int = 0) -> None:
@@ -695,20 +730,25 @@ class Shards:
             except StoreError as error:
                 yield error
 
-    def read(self, column: str, start: int, stop: int) -> Array:
-        """Read rows [start, stop) of a column into a new array.
+    def read(self, column: str, where: slice | NDArray[np.int64]) -> Array:
+        """Read successive rows of a column, or rows of any shape (...,), into a new array (..., width).
 
         Raises:
             StoreError: a shard is absent, damaged, or one of another store.
             ResourceError: the system does not let us read one.
         """
-        found = self.columns[column]
-        values = np.empty((stop - start, found.width), found.dtype)
+        found, rows = self.columns[column], range(self.rows)[where] if isinstance(where, slice) else where
+        values = np.empty((*np.shape(rows), found.width), found.dtype)
         for shard in self.files:
-            first, last = max(start, shard.start), min(stop, shard.stop)
-            if first < last:
-                rows = self._columns_of(shard)[column][first - shard.start : last - shard.start]
-                values[first - start : last - start] = rows
+            if isinstance(rows, range):
+                here: Any = slice(max(0, shard.start - rows.start), max(0, shard.stop - rows.start))
+                inside: Any = slice(max(0, rows.start - shard.start), max(0, rows.stop - shard.start))
+                is_used = rows.start < shard.stop and shard.start < rows.stop
+            else:
+                here = (rows >= shard.start) & (rows < shard.stop)
+                inside, is_used = rows[here] - shard.start, here.any()
+            if is_used:
+                values[here] = self._columns_of(shard)[column][inside]
         return values
 
     def _columns_of(self, shard: Shard) -> dict[str, Array]:

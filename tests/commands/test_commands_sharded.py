@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labelkit.commands.common import apply
+from labelkit.commands.discover import grouping
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
 from tests.running import Labelkit, flip_bit
@@ -21,6 +23,13 @@ COMMANDS = {
     "retrieval": ("evaluate", "retrieval"),
     "answer": ("discover", "answer"),
     "verify": ("verify",),
+}
+SPLIT = {
+    "k-means": (*COMMANDS["k-means"], "--index", "s.h5", "--max-memory", "1KB"),
+    "ss-kmeans": ("cluster", "ss-kmeans", "--num-clusters", "4", "--index", "s.h5", "--max-memory", "1KB"),
+    "retrieve": (*COMMANDS["retrieve"], "--index", "s.h5", "--search", "exact"),
+    "answer": (*COMMANDS["answer"], "--num-clusters", "4", "--index", "s.h5"),
+    "predict": ("predict", "s.h5", "--from", "s.h5", "--result", "ss-kmeans", "--format", "csv"),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
 VARYING |= {"added_rows"}  # whichever comes second finds the index of the first
@@ -54,7 +63,7 @@ def many(pair: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def shards_of(path: Path) -> list[Path]:
-    return sorted(path.with_name(f"{path.name}.shards").iterdir())
+    return sorted(path.with_name(f"{path.name}.shards").glob("0*.h5"))
 
 
 @pytest.mark.slow
@@ -70,6 +79,24 @@ def test_a_command_says_the_same_of_one_file_and_of_shards(
         found.append(plain(answer.json))
     assert found[0] == found[1]
     assert found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPLIT)
+def test_parts_say_the_same_in_two_processes(
+    labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(grouping, "MOST_TOGETHER", 20)
+    monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
+    monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
+    found = []
+    for processes, path in enumerate(pair.values(), start=1):
+        monkeypatch.chdir(path.parent)
+        answer = labelkit(*SPLIT[name], "--processes", str(processes), "--overwrite", "--json")
+        assert answer.code == 0, answer.err
+        made = path.with_name("s.h5.results") / f"{name}.h5"
+        found.append((plain(answer.json), made.read_bytes() if made.exists() else b""))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "npy"])

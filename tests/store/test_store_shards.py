@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import resource
 
 import h5py
@@ -13,7 +14,7 @@ from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.reader import shards_folder
+from labelkit.store.reader import reopened_rows, shards_folder
 from labelkit.store.writer import Contents, shard_borders
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
@@ -49,6 +50,48 @@ def test_rows_of_a_shard_are_read_by_others(tmp_path):
     np.testing.assert_array_equal(np.concatenate(rows), one.embeddings)
 
 
+def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
+    one = make_store(tmp_path / "one.h5")
+    make_sharded(tmp_path / "many.h5")
+    for folder in (tmp_path, tmp_path / "moved"):
+        with h5py.File(folder / "many.h5.shards" / "all.h5") as file:
+            np.testing.assert_array_equal(file["embeddings"][:], one.embeddings)
+            np.testing.assert_array_equal(file["logits"][:], one.extras["logits"])
+        if folder == tmp_path:
+            (tmp_path / "moved").mkdir()
+            (tmp_path / "many.h5.shards").rename(tmp_path / "moved" / "many.h5.shards")
+    lost = shard_paths(tmp_path / "moved" / "many.h5")[0]
+    lost.unlink()
+    with h5py.File(lost.with_name("all.h5")) as file:
+        is_lost = np.isnan(file["embeddings"][:]).all(axis=1)
+    assert is_lost[0]
+    assert not is_lost[-1]
+
+
+def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
+    one = make_store(tmp_path / "one.h5").embeddings
+    make_sharded(tmp_path / "many.h5")
+    monkeypatch.chdir(tmp_path)
+    lazy = open_store("many.h5").lazy_embeddings
+    raw = pickle.dumps(lazy)
+    monkeypatch.chdir("/")  # where other processes may be
+    sent = pickle.loads(raw)
+    monkeypatch.chdir(tmp_path)
+    places = np.array([[len(one) - 1, 0], [1, 0]])
+    for rows in (lazy, sent):
+        assert (len(rows), rows.shape, rows.dtype) == (len(one), one.shape, one.dtype)
+        for where in (slice(None), slice(1, 3), slice(2, 2), places, places[0]):
+            np.testing.assert_array_equal(rows[where], one[where])
+
+
+def test_rows_of_a_store_that_was_replaced_are_not_read_elsewhere(tmp_path):
+    sent = pickle.dumps(make_sharded(tmp_path / "s.h5").lazy_embeddings)
+    reopened_rows.cache_clear()
+    make_sharded(tmp_path / "s.h5", make_plan(dtype="float16"), overwrite=True)
+    with pytest.raises(StoreError, match="replaced by another store"):
+        pickle.loads(sent)
+
+
 def test_the_index_of_shards_has_no_rows_to_be_taken_for_real_ones(tmp_path):
     make_sharded(tmp_path / "many.h5")
     with h5py.File(tmp_path / "many.h5") as file:
@@ -63,7 +106,7 @@ def test_the_same_rows_give_the_same_files(tmp_path):
         make_sharded(tmp_path / folder / "s.h5")
     files = [sorted(path for path in (tmp_path / folder).rglob("*.h5") if path.is_file()) for folder in ("a", "b")]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
-    assert len(files[0]) == 4
+    assert len(files[0]) == 5
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from labelkit.commands.cluster.options import (
     SSKMeansConfig,
 )
 from labelkit.commands.cluster.patches import cluster_patches
+from labelkit.commands.common.apply import apply_to_rows, check_cluster
 from labelkit.commands.common.embeddings import bounded_rows, check_directions, split_rows
 from labelkit.commands.common.labels import UsableLabels, label_agreement_warning, labeled_array, labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
@@ -42,6 +45,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         ConfigError: more clusters than rows, or than labels leave room for; a prior or balance that cannot be.
         InputError: the file of the prior cannot be used.
     """
+    if isinstance(config, ProcessesConfig):
+        check_cluster(config.ray_address)
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
@@ -167,6 +172,8 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
         "max_iter": config.max_iterations,
         "tol": config.tolerance,
     }
+    if isinstance(config, ProcessesConfig):
+        features.spread = partial(apply_to_rows, config=config, name="assigning images")
     classes: NDArray[np.int64] | None = None
     if isinstance(config, SSKMeansConfig):
         assert given is not None

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from labelkit.options.index import IndexConfig
-from labelkit.options.memory import MemoryConfig
+from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.retired import PreviousOption
 from labelkit.options.shared import (
     AddedLabelsOption,
@@ -29,7 +29,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     seed: int = Field(0, ge=0, description="Random seed for the starts.")
 
 
-class PatchClusterConfig(ClusterConfig):
+class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     """Options of the clusterings that can also cluster patches."""
 
     constants: ClassVar[Mapping[str, object]] = {
@@ -54,7 +54,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, ClusterConfig):
     """Options of ``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")

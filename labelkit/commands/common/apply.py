@@ -13,17 +13,24 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import active_children, get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, TypeVar
 
-from labelkit.data.workers import end_with_main
+from threadpoolctl import threadpool_limits
+
+from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
+from labelkit.options.memory import ProcessesConfig
+from labelkit.progress import current_progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: Blocks of rows that are one call, so that a call takes seconds.
+_BLOCKS_PER_CALL = 32
 #: Times in a row that processes may die without a single item done.
 _MOST_DEATHS = 3
 _RETRIES = 5
@@ -59,6 +66,48 @@ def apply(
     return _in_processes(function, items, processes, gpus)
 
 
+def apply_to_rows(
+    function: Callable[[StoredRows], Result],
+    rows: StoredRows,
+    config: ProcessesConfig,
+    name: str,
+    *,
+    numbers_per_row: int = 0,
+) -> Iterator[Result]:
+    """Apply a function to successive parts of rows, here or as the options say, and yield the results in order.
+
+    Parts depend on shapes alone and end where blocks of rows do, so results depend neither on where they are made nor
+    on the shards of the store. At least one part is given, which may be empty.
+
+    Args:
+        function: of a module, or a ``partial`` of one.
+        rows: of a store, so that other processes read them themselves.
+        config: where to work.
+        name: for progress.
+        numbers_per_row: of temporary blocks; default: those of the rows.
+    """
+    step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
+    parts = [rows.subset(slice(start, min(start + step, len(rows)))) for start in range(0, max(1, len(rows)), step)]
+    found: dict[StoredRows, Result] = {}
+    elsewhere = config.ray_address is not None or min(config.processes, len(parts)) > 1
+    results = ((part, function(part)) for part in tuple(parts))
+    if elsewhere:
+        call = partial(_with_its_share, function)
+        results = apply(call, tuple(parts), processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
+    with current_progress().task(name, total=len(rows)) as task:
+        for part, result in results:
+            found[part] = result
+            task.advance(len(part))
+            while parts and parts[0] in found:
+                yield found.pop(parts.pop(0))
+
+
+def _with_its_share(function: Callable[[Item], Result], item: Item) -> Result:
+    """Call a function with the share of the cores that a process has."""
+    with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
+        return function(item)
+
+
 def _in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
@@ -91,23 +140,27 @@ def _in_processes(
 
 def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
     """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
-    import torch
+    from labelkit.data.workers import end_with_main
 
     end_with_main("a process of the pool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
     os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores
     if gpus:
+        import torch
+
         count = torch.cuda.device_count()
         seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
         os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % count]
 
 
-def check_cluster(address: str) -> None:
-    """Check that Ray is installed and that its cluster can be reached, before any work.
+def check_cluster(address: str | None) -> None:
+    """Check that Ray is installed and that its cluster can be reached, before any work; ``None``: none is asked for.
 
     Raises:
         ConfigError: not so.
     """
+    if address is None:
+        return
     if importlib.util.find_spec("ray") is None:
         remedy = 'Run `pip install "labelkit-images[ray]"`, here and on the nodes of the cluster.'
         raise ConfigError("--ray-address", "Ray is not installed", remedy)
@@ -141,13 +194,14 @@ def _on_ray(
         cores = max(1, int(min(node.get("CPU", 0) // node["GPU"] for node in nodes))) if gpus else 1
         folder = Path.cwd()
 
-        def call(item: Item) -> Result:
+        def call(function: Callable[[Item], Result], item: Item) -> Result:
             os.chdir(folder)  # relative paths are those of the command
             os.environ["LOCAL_WORLD_SIZE"] = str(max(1, (os.cpu_count() or 1) // cores))
             return function(item)
 
         remote = ray.remote(num_cpus=cores, num_gpus=int(gpus), max_retries=_RETRIES)(call)
-        calls: dict[Any, Item] = {remote.remote(item): item for item in items}
+        shared = ray.put(function)
+        calls: dict[Any, Item] = {remote.remote(shared, item): item for item in items}
         while calls:
             (done, *_), _ = ray.wait(list(calls))
             item = calls.pop(done)

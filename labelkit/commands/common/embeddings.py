@@ -67,7 +67,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     if whole:
         features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
     else:
-        features = StoredRows(store.embeddings, rows, in_blocks=False).to_array()
+        features = StoredRows(store.lazy_embeddings, rows, in_blocks=False).to_array()
     check_finite(store, rows, features)
     return features
 
@@ -95,7 +95,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
 
 def never_negative(store: EmbeddingStore) -> bool:
     """Return whether all embeddings are >= 0, as those of a network that ends in a ReLU."""
-    return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.embeddings, in_blocks=True)))
+    return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.lazy_embeddings, in_blocks=True)))
 
 
 def zero_rows(features: Rows) -> NDArray[np.bool_]:
@@ -183,4 +183,4 @@ def stored_rows(
         StoreError: the rows are not as they were written.
     """
     chosen = None if len(rows) == store.n else rows
-    return StoredRows(store.embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)
+    return StoredRows(store.lazy_embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)

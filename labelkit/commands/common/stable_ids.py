@@ -23,6 +23,8 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result
 
 NO_PARAMETERS = (
+    "processes",
+    "ray_address",
     "index",
     "result",
     "overwrite",

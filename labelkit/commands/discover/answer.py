@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.confidences import Confidences, concatenate, confidences, reorder
+from labelkit.algorithms.confidences import Confidences, Temperatures, concatenate, confidences, reorder
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_finite
+from labelkit.commands.common.apply import apply_to_rows, check_cluster
+from labelkit.commands.common.embeddings import stored_rows
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
@@ -81,6 +83,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: no labels to calibrate with.
         ConfigError: files that would be overwritten.
     """
+    check_cluster(config.ray_address)
     store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
@@ -161,7 +164,6 @@ def _answer_all(
 
     Raises:
         DatasetError: no labels to calibrate with.
-        StoreError: rows that are not finite.
     """
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
@@ -174,19 +176,14 @@ def _answer_all(
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
         progress.warning(f"{used:,} of {known:,} labels are used")
-    parts, expected = [answers.found], [answers.expected]
     # these features, and those of the grouping, are square roots already
     rule = replace(answers.rule, square_roots=False)
-    source = StoredRows(store.embeddings, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
-    assert rule.temperatures is not None
-    with progress.task("rows answered by the others", total=len(others)) as task:
-        for block in blocks(len(others), store.dim + 8 * len(rule.class_of_group)):
-            embeddings = source[block]
-            check_finite(store, read.rows[others[block]], embeddings)
-            shares = rule.predict_shares(embeddings, read.grouping.features)
-            parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
-            expected.append(confidences(shares, rule.class_of_group, answers.calibration.likeliest).confidence)
-            task.advance(len(embeddings))
+    source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
+    numbers = store.dim + 8 * len(rule.class_of_group)
+    predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
+    found = list(apply_to_rows(predict, source, config, "images answered by the others", numbers_per_row=numbers))
+    parts = [answers.found, *(part for part, _ in found)]
+    expected = [answers.expected, *(chances for _, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
@@ -195,6 +192,19 @@ def _answer_all(
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )
+
+
+def _predict(
+    rule: AnswerRule, stored: NDArray[np.float32], likeliest: Temperatures, numbers_per_row: int, rows: StoredRows
+) -> tuple[Confidences, NDArray[np.float64]]:
+    """Name rows by what others say; also return how likely each name is right, (m,)."""
+    assert rule.temperatures is not None
+    parts, expected = [], []
+    for block in blocks(len(rows), numbers_per_row):
+        shares = rule.predict_shares(rows[block], stored)
+        parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
+        expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
+    return concatenate(parts), np.concatenate(expected)
 
 
 def _answer(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
+from labelkit.options.memory import ProcessesConfig
 from labelkit.options.retired import RESULT_NAME, PreviousOption
 from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOption, TableOption
 
@@ -85,7 +86,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, IndexConfig):
     """Options of ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

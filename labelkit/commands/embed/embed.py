@@ -78,8 +78,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         # known here, since sums depend on it: the same in all processes
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
-    if config.ray_address is not None:
-        check_cluster(config.ray_address)
+    check_cluster(config.ray_address)
     work = _prepare(config)
     if config.dry_run:
         return describe_plan(work)

@@ -137,7 +137,7 @@ def _nearest(
     """Return cosines and rows, (m, k) each, of the k nearest other images among some; -1 where there is none."""
     mask = np.zeros(store.n, dtype=np.bool_)
     mask[among] = True
-    features = StoredRows(store.embeddings, in_blocks=False)
+    features = StoredRows(store.lazy_embeddings, in_blocks=False)
     what = f"comparing {len(rows):,} images with {len(among):,} others"
     cosines, places = nearest_others(features, k, what, mask, rows)
     columns = max(1, int((places >= 0).any(axis=0).sum()))

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from labelkit.options.base import flag, panel
 from labelkit.options.index import IndexConfig
-from labelkit.options.memory import MemoryConfig
+from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import Device, DeviceOption, LabelsOption, ListingOptions, StoredImagesOptions
 
@@ -23,7 +23,9 @@ _SEARCH = panel("Search")
 _PATCHES = panel("Patches")
 
 
-class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
+class RetrieveConfig(
+    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig, ProcessesConfig
+):
     """Options of ``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)

@@ -29,6 +29,7 @@ from labelkit.commands.common.search_queries import (
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Search,
+    SplitSearch,
     choose_index,
     chosen_rows,
     find,
@@ -159,7 +160,10 @@ def _search(
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
             in_blocks = not has_room(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else products_device(config.device)
-        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
+        if config.processes > 1 or config.ray_address is not None:
+            search = SplitSearch(features, metric, config)
+        else:
+            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
     if found is not None:
         # of equal scores the first row of the store comes first

@@ -6,6 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.apply import apply_to_rows
 from labelkit.commands.common.embeddings import has_room, split_rows
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
@@ -28,6 +30,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
 from labelkit.options.base import flag
+from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -43,7 +46,40 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-Search = ExactSearch | ApproximateSearch
+class SplitSearch:
+    """Exact search in rows of a store part by part, here or elsewhere; the nearest of each part are merged.
+
+    Args:
+        rows: (g, d) of a store.
+        metric: of them.
+        config: where parts are searched.
+    """
+
+    def __init__(self, rows: StoredRows, metric: Metric, config: ProcessesConfig) -> None:
+        self.metric, self._rows, self._config = metric, rows, config
+
+    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Find the k nearest rows of each query, as ``ExactSearch`` does, (q, k) scores and rows."""
+        call = partial(_nearest_of, queries, k, self.metric)
+        scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        start = 0
+        for near, places, count in apply_to_rows(call, self._rows, self._config, "searching"):
+            scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
+            start += count
+            # of equal scores the smaller row, which comes first, stays
+            order = np.argsort(scores if self.metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
+            scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
+        return scores, indices
+
+
+def _nearest_of(
+    queries: NDArray[np.float32], k: int, metric: Metric, rows: StoredRows
+) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+    scores, indices = ExactSearch(rows, metric=metric).search(queries, min(k, len(rows)))
+    return scores, indices, len(rows)
+
+
+Search = ExactSearch | ApproximateSearch | SplitSearch
 
 
 def is_small_selection(num_rows: int) -> bool:

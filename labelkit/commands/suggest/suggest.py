@@ -200,7 +200,7 @@ def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.floa
     Raises:
         StoreError: some are not finite.
     """
-    source = StoredRows(store.embeddings, rows, in_blocks=True)
+    source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
     return stored_rows(store, rows, unit=True).to_array()

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from labelkit.options.base import panel
+from labelkit.options.memory import ProcessesConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
@@ -23,7 +24,7 @@ _OUTPUT = panel("Output")
 _OUTPUT_ONLY = panel("Output", preset=False)
 
 
-class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption):
+class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption, ProcessesConfig):
     """Options of ``labelkit predict``."""
 
     command: ClassVar[tuple[str, ...]] = ("predict",)

@@ -12,12 +12,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
-from labelkit.algorithms.row_blocks import square_roots
+from labelkit.algorithms.confidences import Confidences, concatenate
+from labelkit.algorithms.row_blocks import StoredRows, square_roots
+from labelkit.commands.common.apply import apply_to_rows
 from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
@@ -34,6 +37,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.reader import LazyRows
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
@@ -170,7 +174,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
             where="predict",
         )
         asked.insert(0, found)
-    predictions = [line for queries in asked for line in _answers(store, result, rule, queries, min_confidence)]
+    predictions = [line for queries in asked for line in _answers(config, store, result, rule, queries, min_confidence)]
     order = {str(path): place for place, path in enumerate(photos)}
     predictions.sort(key=lambda line: order.get(line.path, len(order)))
     skipped = [entry for queries in asked for entry in queries.skipped]
@@ -235,7 +239,12 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
 
 
 def _answers(
-    store: EmbeddingStore, result: Result, rule: AnswerRule, queries: Queries, min_confidence: float
+    config: PredictConfig,
+    store: EmbeddingStore,
+    result: Result,
+    rule: AnswerRule,
+    queries: Queries,
+    min_confidence: float,
 ) -> Iterator[Prediction]:
     """Answer for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
@@ -244,21 +253,26 @@ def _answers(
         digests = np.ascontiguousarray(store.sha256)
         # of equal files the first row counts
         row_of = {digests[row].tobytes(): row for row in range(store.n - 1, -1, -1)}
-    for start in range(0, len(queries.names), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        found = rule.predict(queries.embeddings[block], store.embeddings)
-        for place, name in enumerate(queries.names[block]):
-            digest = b"" if queries.sha256 is None else queries.sha256[start + place].tobytes()
-            row = row_of.get(digest)
-            if row is not None and stored.kinds[row] != "left out":
-                note = f"same file as {store.sample_ids[row]}"
-                yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
-                continue
-            kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
-            # no confidence at all, as of groups, is not a small one
-            if found.confidence[place] < min_confidence:
-                kind = "unsure"
-            yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
+    predict = partial(_predict, rule, store.lazy_embeddings)
+    rows = StoredRows(queries.embeddings, in_blocks=True)
+    found = concatenate(list(apply_to_rows(predict, rows, config, "predicting")))
+    for place, name in enumerate(queries.names):
+        digest = b"" if queries.sha256 is None else queries.sha256[place].tobytes()
+        row = row_of.get(digest)
+        if row is not None and stored.kinds[row] != "left out":
+            note = f"same file as {store.sample_ids[row]}"
+            yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
+            continue
+        kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
+        # no confidence at all, as of groups, is not a small one
+        if found.confidence[place] < min_confidence:
+            kind = "unsure"
+        yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
+
+
+def _predict(rule: AnswerRule, stored: LazyRows, rows: StoredRows) -> Confidences:
+    """Predict rows by a rule and the stored embeddings that it takes shares from."""
+    return concatenate([rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)])
 
 
 def _number(confidence: float) -> float | None:

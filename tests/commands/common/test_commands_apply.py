@@ -17,11 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common import apply as apply_module
-from labelkit.commands.common.apply import apply
+from labelkit.commands.common.apply import apply, apply_to_rows
 from labelkit.commands.embed import embed
+from labelkit.data import workers
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
+from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import Task, use_progress
 from PIL import Image
 from tests.running import Heard
@@ -56,9 +59,26 @@ def test_faults_come_as_they_are_and_death_again_and_again_is_one(tmp_path: Path
         list(apply(partial(square, tmp_path), [4], processes=2))
 
 
+def total(rows: StoredRows) -> float:
+    return float(rows[:].sum()) if len(rows) else -1.0
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_parts_of_rows_come_in_order(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_module, "rows_per_block", lambda numbers: 1)
+    numbers = np.arange(200, dtype=np.float32).reshape(100, 2)
+    config = ProcessesConfig(processes=processes)
+
+    found = list(apply_to_rows(total, StoredRows(numbers, in_blocks=True), config, "parts"))
+    none = list(apply_to_rows(total, StoredRows(numbers[:0], in_blocks=True), config, "parts"))
+
+    assert found == [float(numbers[start : start + 32].sum()) for start in range(0, 100, 32)]
+    assert none == [-1.0]
+
+
 @pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("4,7", "7")])
 def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_module, "end_with_main", lambda name: None)
+    monkeypatch.setattr(workers, "end_with_main", lambda name: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     numbers: Any = queue.Queue()
