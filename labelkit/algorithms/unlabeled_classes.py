@@ -30,7 +30,7 @@ costs some points there, to miss them twenty. Means of classes told half of the 
 single labels, raw cosines, and the classifier's confidence did.
 
 Labels that were chosen, not drawn (hard ones, say), are missed more often than other rows, and images around them go to
-other groups: weights of labels make up for that.
+other groups: corrections of wrong predictions must be left out.
 The share of rows that known classes cannot explain is the subject of mixture proportion estimation, S. Garg et al.,
 "Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rule itself is ours.
 """
@@ -123,7 +123,6 @@ def estimate_unlabeled_groups(
     *,
     generator: np.random.Generator,
     min_size: int = 1,
-    label_weights: NDArray[np.float64] | None = None,
 ) -> UnlabeledGroups | None:
     """Estimate the accuracy of predictions for different numbers of groups without a label.
 
@@ -133,7 +132,6 @@ def estimate_unlabeled_groups(
         numbers: of groups without a label, increasing from 0.
         generator: of what is hidden.
         min_size: rows of a group without a label, >= 1.
-        label_weights: (n,) in (0, 1], how much each label counts; ``None``: all the same.
 
     Returns:
         ``None`` if no class has two labels, so that none can be hidden.
@@ -151,7 +149,7 @@ def estimate_unlabeled_groups(
         return None
     labels_of = np.full(len(rows), -1, dtype=np.int64)
     labels_of[known] = own
-    judge = RowClassifier(rows, labels_of, label_weights)
+    judge = RowClassifier(rows, labels_of)
     # the directions that each tree starts from do not depend on labels
     directions, _ = principal_directions(rows, min(MOST_DIRECTIONS, rows.shape[1]))
     places = np.asarray((rows - rows.mean(axis=0, dtype=np.float64)) @ directions, dtype=np.float32)
@@ -175,7 +173,6 @@ def estimate_unlabeled_groups(
     # a hidden label weighs as its class is large
     sizes = np.bincount(judge.shares(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
-    weights *= 1 if label_weights is None else label_weights[known[tested]]
     weights /= weights.sum()
     nearer = float((ranks[tested] @ weights / _REPEATS - 0.5) / np.sqrt(np.square(weights).sum() / 12))
     accuracy = float(right[tested] @ weights / _REPEATS)

@@ -37,29 +37,6 @@ def test_classes_without_a_label_are_noticed_and_counted() -> None:
     assert all(one.plausible_range(one.best())[0] <= one.best() <= one.plausible_range(one.best())[1] for one in found)
 
 
-def test_labels_count_as_much_as_they_weigh() -> None:
-    rows, truth = blobs(0)
-    random, labels = np.random.default_rng(0), np.full(len(truth), -1)
-    centers = np.stack([rows[truth == label].mean(axis=0) for label in range(6)])
-    hard = np.argsort((rows @ centers.T).max(axis=1))[:24]
-    for label in range(6):
-        labels[random.choice(np.flatnonzero(truth == label), 4, replace=False)] = label
-    labels[hard] = truth[hard]
-
-    def weighed(weights: NDArray[np.float64] | None) -> UnlabeledGroups:
-        found = estimate_unlabeled_groups(
-            rows, labels, [0, 1, 2, 4], generator=np.random.default_rng(1), label_weights=weights
-        )
-        assert found is not None
-        return found
-
-    every = np.ones(len(rows))
-    assert weighed(every) == weighed(None)
-    every[hard] = 0.1
-    # rows that are far from all classes speak for others, unless they count less
-    assert weighed(every).nearer > weighed(None).nearer + 1
-
-
 @pytest.mark.parametrize("each", [2, 5])
 def test_labels_of_all_classes_are_seldom_doubted(each: int) -> None:
     found = [looked(6, each, seed) for seed in range(6)]

@@ -104,7 +104,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         weights = weigh_labels(store, rows, given, config.previous, config.previous_result or "answer")
     answers = _answer_all(config, store, read, weights)
     found = answers.found
-    sure = found.confidence >= config.min_confidence
+    has_evidence = answers.calibration.evidence.num_labels > 0
+    sure = has_evidence & (found.confidence >= config.min_confidence)
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[~unlabeled] = GIVEN
     # of labels that were given to calibrate on, those that the network was trained with are left out
@@ -112,8 +113,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
-    checked = saw != "yes" and answers.calibration.evidence.num_labels > 0
-    expected = None if not checked else float(answers.expected[unlabeled].mean())
+    expected = None if saw == "yes" or not has_evidence else float(answers.expected[unlabeled].mean())
     metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
@@ -310,12 +310,12 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
     num_labels = answers.calibration.evidence.num_labels
     if not num_labels:
         progress.warning(
-            "no class has two labels, so no confidence can be checked: it is what one label in a class usually gives. "
-            "Label a second image of some classes"
+            "no class has two labels, so no confidence can be checked and every image is unsure. Label a second image "
+            "of some classes"
         )
     elif num_labels < _FEW_LABELS:
         progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
-    if (decisions == UNSURE).all():
+    if num_labels and (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: lower --min-confidence"
         )

@@ -37,6 +37,7 @@ from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
+from labelkit.commands.discover.label_weights import without_corrections
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.progress import current_progress
 
@@ -161,7 +162,7 @@ def hidden_label_evidence(
             left = own[kept >= 0].sum() / len(np.unique(kept[kept >= 0]))
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
-                tree = build_hierarchy(features, kept, generator=generator)
+                tree = build_hierarchy(features, without_corrections(kept, own), generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
             # as many shares in every round: groups that a round cannot make are empty

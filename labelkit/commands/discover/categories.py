@@ -14,7 +14,7 @@ from labelkit.commands.common.embeddings import never_negative, split_rows, stor
 from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
-from labelkit.commands.discover.label_weights import weigh_labels
+from labelkit.commands.discover.label_weights import weigh_labels, without_corrections
 from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -67,12 +67,12 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     roots = in_blocks and never_negative(store)
     grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
     started = time.monotonic()
-    with current_progress().task("a tree of groups", total=None):
-        tree = build_hierarchy(grouped, labels, generator=keyed_generator(config.seed, "cluster"))
-    weights = None
+    drawn = labels
     if config.previous is not None and config.previous_answers is not None:
-        weights = weigh_labels(store, rows, given, config.previous, config.previous_answers)
-    judgement = choose_num_classes(config, given.where, features, labels, tree, weights)
+        drawn = without_corrections(labels, weigh_labels(store, rows, given, config.previous, config.previous_answers))
+    with current_progress().task("a tree of groups", total=None):
+        tree = build_hierarchy(grouped, drawn, generator=keyed_generator(config.seed, "cluster"))
+    judgement = choose_num_classes(config, given.where, features, drawn, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
@@ -81,6 +81,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             "there are likely more classes than estimated"
         )
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
+    corrected = (labels >= 0) & (drawn < 0)
+    ids[corrected] = np.searchsorted(tree.labels, labels[corrected])
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(

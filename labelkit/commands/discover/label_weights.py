@@ -27,6 +27,7 @@ from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
+_FULL_WEIGHT = 0.5
 LABEL_WEIGHTS = "label_weights"
 """Column of the result with the weight of each label, (n,) float32."""
 
@@ -66,3 +67,12 @@ def weigh_labels(
         by_chance, n, v = float((1 - found.expected[then[fresh]]).sum()), int(fresh.sum()), int(wrong.sum())
         weights[wrong] = min(1.0, ((n - v) * by_chance + 1) / ((n - by_chance) * v + 1))
     return weights
+
+
+def without_corrections(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Leave labels (n,) out that count for less than half, but in classes that have no others; -1 = no label.
+
+    Groups made with such labels reach into other classes, and images around them would seem to be classes of their own.
+    """
+    full = (labels >= 0) & (weights >= _FULL_WEIGHT)
+    return np.where(full | ~np.isin(labels, labels[full]), labels, -1)

@@ -87,7 +87,6 @@ def choose_num_classes(
     features: StoredRows,
     labels: NDArray[np.int64],
     tree: Hierarchy,
-    label_weights: NDArray[np.float64] | None = None,
 ) -> NumClassesChoice:
     """Choose the number of classes: as given by the options, estimated, or by the published criterion.
 
@@ -97,7 +96,6 @@ def choose_num_classes(
         features: (n, d) as they are to be clustered.
         labels: (n,) classes that may be used, -1 where there is none.
         tree: of these.
-        label_weights: (n,) in (0, 1], how much each label counts; ``None``: all the same.
 
     Raises:
         DatasetError: no labels for a criterion that needs them, or rows that tell nothing.
@@ -118,7 +116,7 @@ def choose_num_classes(
     if num_old == 1 and (labels >= 0).all():
         problem = f"all {len(labels)} images have labels of the same class, so there is nothing to discover"
         raise DatasetError(str(config.index), problem, "Add images without a label, or pass --no-own-labels.")
-    return _estimated(config, features, labels, tree, label_weights)
+    return _estimated(config, features, labels, tree)
 
 
 def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
@@ -135,11 +133,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Nu
 
 
 def _estimated(
-    config: DiscoverCategoriesConfig,
-    features: StoredRows,
-    labels: NDArray[np.int64],
-    tree: Hierarchy,
-    label_weights: NDArray[np.float64] | None,
+    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> NumClassesChoice:
     """Check whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
     num_old = len(tree.labels)
@@ -164,7 +158,6 @@ def _estimated(
                 [number - num_old for number in numbers],
                 generator=keyed_generator(config.seed, "classes without a label"),
                 min_size=config.min_size,
-                label_weights=None if label_weights is None else label_weights[used],
             )
         if looked is None and not some:
             notes.append(

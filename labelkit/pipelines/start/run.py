@@ -384,8 +384,8 @@ def _round(
     store = f"photos{suffix}.h5"
     if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
         store = str(rounds[-1]["store"])
-    # confidences can be checked where a class has two labels, and are wanted where a photo has none
-    can_answer = len(set(labels.values())) < len(labels) < num_photos
+    # one label alone says nothing, and nothing is left to say where every photo has one
+    can_answer = 1 < len(labels) < num_photos
     mine = {
         "inputs": inputs,
         "photos": listing,

@@ -219,12 +219,12 @@ def _next_sentences(
     if "suggest" not in told:
         return ["Every photo has a label already: nothing is left to answer.", look]
     said = []
-    if "answer" not in told:
-        said.append(
-            "No class has two labels yet, so no confidence can be checked: photos are grouped, not answered."
-            if counts["given"]
-            else "No photo has a label yet: groups have numbers, and nothing says how sure they are."
-        )
+    if not counts["given"]:
+        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
+    elif "answer" not in told:
+        said.append("One label alone tells no classes apart: photos are grouped, not answered.")
+    elif not told["answer"]["calibration"]["labels"]:
+        said.append("No class has two labels yet: every photo has its best guess, and nothing says how sure it is.")
     later = _later_sentence(told.get("novel photos", {}), table.parent)
     said += [] if later is None else [later]
     suggested = told["suggest"]

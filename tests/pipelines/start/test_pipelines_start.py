@@ -929,14 +929,20 @@ def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Pat
     assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
 
 
-def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1])
+def test_with_one_label_a_class_every_photo_has_a_guess_and_nothing_is_sure(photos: Path, tmp_path: Path) -> None:
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1]))
 
-    told = run(photos, labels=known, num_classes=3)
+    assert "No class has two labels yet" in " ".join(told["sentences"])
+    lines = table(tmp_path / "photos-labeled")
+    assert {row["kind"] for row in lines.values()} == {"given", "unsure"}
+    assert {row["label"] for row in lines.values()} == {color("000.png"), color("001.png")}
+    assert all(0 < float(row["confidence"]) <= 1 for row in lines.values())
 
-    said = " ".join(told["sentences"])
-    assert "No class has two labels yet" in said
-    assert "others resemble them), and call the same command again." in said
+
+def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None:
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", [0]), num_classes=3)
+
+    assert "One label alone tells no classes apart" in " ".join(told["sentences"])
 
 
 @pytest.mark.parametrize(
