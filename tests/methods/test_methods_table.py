@@ -229,16 +229,20 @@ def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
     assert torch.equal(first, setup.trainer.full_pass(network.embed))
 
 
-def replaceable() -> list[tuple[str, str]]:
-    """Methods and attributes that the guide of own methods lists."""
+def replaceable() -> list[tuple[str, str, str]]:
+    """Methods and attributes that the guide of own methods lists, and the value of --loss that it names."""
     guide = (Path(labelkit.__file__).parents[1] / "docs" / "guides" / "own-method.md").read_text()
     rows = [line.split("|") for line in guide.partition("## What can be replaced")[2].splitlines() if line[:3] == "| `"]
-    return [(name, re.findall(r"`([^`]+)`", row[2])[0]) for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
+    return [
+        (name, re.findall(r"`([^`]+)`", row[2])[0], "".join(re.findall(r"`--loss ([^`]+)`", row[2])))
+        for row in rows
+        for name in re.findall(r"`([^`]+)`", row[1])
+    ]
 
 
-@pytest.mark.parametrize(("name", "attribute"), quick_every(3, replaceable()))
-def test_a_loss_that_the_guide_lets_replace_is_called(make: Make, name: str, attribute: str) -> None:
-    setup = make(name, **({"loss": "simclr"} if name == "siamese" else {}))
+@pytest.mark.parametrize(("name", "attribute", "loss"), quick_every(3, replaceable()))
+def test_a_loss_that_the_guide_lets_replace_is_called(make: Make, name: str, attribute: str, loss: str) -> None:
+    setup = make(name, **({"loss": loss} if loss else {}))
     *above, last = attribute.split(".")
     holder = setup.method.get_submodule(".".join(above))
     replaced, called = getattr(holder, last), []
