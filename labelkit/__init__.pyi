@@ -1861,6 +1861,7 @@ class _Cluster:
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         own_labels: bool = ...,
+        exchange: bool = ...,
         split: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,

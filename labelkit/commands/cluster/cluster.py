@@ -186,7 +186,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
             features.subset(fixed),
             given.labels[fixed],
             config.num_clusters,
-            exchange=True,
+            exchange=config.exchange,
             **options,
         )
         ids = np.empty(len(rows), dtype=np.int64)

@@ -317,7 +317,8 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
         progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
-            f"every image is unsure; the largest confidence is {confidence.max():.2f}: lower --min-confidence"
+            f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "
+            "--min-confidence"
         )
 
 

@@ -206,7 +206,7 @@ def _no_others(
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
-        "all classes seem to have labels: hiding labels in turn showed no further classes. If there are further "
+        "no class without labels was found by hiding labels in turn; a small one can be missed. If there are further "
         "classes, pass --new-classes some, or their number"
     )
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)

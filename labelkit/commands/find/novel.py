@@ -83,7 +83,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
     write_table(config, COLUMNS, lines)
     if images is not None:
-        pairs = [_pictures(int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
+        pairs = [_pictures(store, int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
         images.draw_groups(config, pairs)
     values = _summary(config, result.name, lines, Counter(filter(None, guesses)), len(rows), len(given))
     if earlier is not None:
@@ -177,9 +177,12 @@ def _line(store: EmbeddingStore, row: int, score: float, near: int, found: Store
     return [escaped_path(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
 
 
-def _pictures(row: int, near: int, found: StoredPredictions) -> list[tuple[int, tuple[str, ...]]]:
+def _pictures(
+    store: EmbeddingStore, row: int, near: int, found: StoredPredictions
+) -> list[tuple[int, tuple[str, ...]]]:
     """The image, and the labeled one that is most like it."""
-    return [(row, (found.labels[row], "is it new,")), (near, (found.labels[near], "or as here?"))]
+    first, second = (escaped_path(store.sample_ids[place]) for place in (row, near))
+    return [(row, (first, "a new class,")), (near, (second, f"or {found.labels[near]}, as here?"))]
 
 
 def _summary(

@@ -7,7 +7,7 @@ Each step, on two views of every image:
 After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`). The score
 that is logged after an epoch is that of this command with its defaults and the seed of the run.
 Departures: the released script keeps the epoch with the best accuracy on the test labels; we keep the last. The score
-lets classes change places with other groups in the end (`semi_supervised_kmeans`), which the released k-means does not.
+lets classes change places with other groups in the end (`--exchange`), which the released k-means does not.
 """
 
 from __future__ import annotations

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import StoreError
 from labelkit.files import read_object
 from labelkit.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.results import results_beside
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result, results_beside
 
 RECORD = "start.json"
 _VERSION = 1
@@ -33,7 +36,7 @@ class Record:
             ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
-        confirmed: by path, labels of ``check.csv`` that a person left as they are when saving it.
+        confirmed: by path, labels that correct a prediction, or that were left as they are in a saved ``check.csv``.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
@@ -105,6 +108,18 @@ class Record:
         commit_json(self.path, {"version": _VERSION, **noted})
 
 
+def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str, str]:
+    """Return the labels, by path, that contradict an earlier prediction: whoever gave them knew what they did."""
+    try:
+        before = open_store(store)
+        found = read_stored_predictions(read_result(before, result))
+    except StoreError:  # the summary tells of it
+        return {}
+    lines = zip(before.sample_ids, found.labels, found.kinds, strict=True)
+    guesses = {escaped_path(name): guess for name, guess, kind in lines if kind != "given"}
+    return {path: text for path, text in labels.items() if guesses.get(path, text) != text}
+
+
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
     """Remove the labels that a person has confirmed, both from ``check.csv`` and from the result of its command.
 
@@ -119,7 +134,8 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(
-            f"{left} labels are not questioned again: they were left unchanged when check.csv was saved"
+            f"{left} labels are not questioned: they correct a prediction, or were left unchanged when check.csv was "
+            "saved"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 

@@ -47,7 +47,7 @@ from labelkit.pipelines.start.given import (
     missing_photos_csv,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
+from labelkit.pipelines.start.record import Record, corrections, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
@@ -169,8 +169,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         is_same=is_same,
     )
     labels = known.placed
+    now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.was_saved(CHECK):
-        now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
         record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -186,6 +186,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     this = replace(this, answered=_last_answers(record, this))
+    record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
     steps = _steps(config, this)
     progress = current_progress()
     _tell_photos(config, dataset, labels)

@@ -268,8 +268,8 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
         return (
-            f"{len(rows)} photos in {used} classes: these seem to be all. novel.csv has those least like the labeled "
-            "ones, to check this; if there are other classes, pass --new-classes some."
+            f"{len(rows)} photos in {used} classes: no other class was found. A small one can be missed: novel.csv has "
+            "those least like the labeled ones, to check this; if there are other classes, pass --new-classes some."
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""

@@ -199,3 +199,17 @@ def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
     told = capsys.readouterr().err
     assert "steps to run again: embed, groups, suggest, duplicates, odd, report" in told
     assert "labelkit embed" not in told
+
+
+def test_labels_that_correct_a_prediction_are_not_questioned(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos-labeled"
+    run(photos, labels=write_labels(tmp_path / "known.csv", range(12)))
+    path, other = "020.png", next(color(f"{i:03d}.png") for i in range(3) if color(f"{i:03d}.png") != color("020.png"))
+    corrected = tmp_path / "corrected.csv"
+    corrected.write_text(f"path,label\n{path},{other}\n")
+
+    run(photos, labels=corrected)
+
+    assert table(folder)[path]["label"] == other
+    assert path not in {row["path"] for row in rows(folder / "check.csv")}
+    assert json.loads((folder / "start.json").read_text())["confirmed"] == {path: other}
