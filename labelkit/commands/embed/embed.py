@@ -527,10 +527,7 @@ def _embed_rows(
 
 
 def describe_plan(work: _Work) -> SimpleResult:
-    """Estimate the time of an embedding by timing two batches of real images after a warm-up batch, writing nothing.
-
-    A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
-    """
+    """Estimate the time of an embedding by two batches of real images after a warm-up batch; no store is written."""
     config, runtime, computing, model, dataset = work.config, work.runtime, work.computing, work.model, work.dataset
     plan, shape, draws = work.plan, work.patch_shape, work.draws
     quick = cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
@@ -664,12 +661,9 @@ def _chosen_runtime(
     if count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
         return "torch"
     identity = model.identity({})
-    if not config.dry_run:
-        cache_onnx(model.network, identity)
+    cache_onnx(model.network, identity)
     record = onnx_record(identity)
-    if record is None:
-        return "onnx" if config.dry_run else "torch"  # a run would have exported it by now
-    return "torch" if "failed" in record else "onnx"
+    return "torch" if record is None or "failed" in record else "onnx"
 
 
 def _is_depthwise(network: nn.Module) -> bool:
