@@ -22,6 +22,8 @@ from labelkit.algorithms.neighbors import ExactSearch
 _POWER = 3
 #: Beyond so many rows, neighbors are found nearly instead of exactly: an exact search is quadratic.
 _MOST_EXACT = 50_000
+#: Columns that flow together: those of 50,000 rows stay in the cache, which takes a third of the time of 80 together.
+_COLUMNS_AT_ONCE = 16
 
 
 def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
@@ -106,9 +108,15 @@ def diffuse_labels(
 
 
 def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
-    found = start.copy()
-    for _ in range(num_iterations):
-        found = alpha * (graph @ found) + (1 - alpha) * start
+    found = np.empty_like(start)
+    for first in range(0, start.shape[1], _COLUMNS_AT_ONCE):
+        columns = np.ascontiguousarray(start[:, first : first + _COLUMNS_AT_ONCE])
+        kept = (1 - alpha) * columns
+        for _ in range(num_iterations):
+            columns = graph @ columns
+            columns *= alpha
+            columns += kept
+        found[:, first : first + _COLUMNS_AT_ONCE] = columns
     return found
 
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -24,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.end_with_main import end_with_main
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.boxes import boxes_of_views, replace_paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
@@ -250,18 +249,6 @@ def _lost(reason: str) -> ResourceError:
         "Use a smaller --batch-size, or --num-workers 0, which reads in this process; or provide more shared "
         "memory, for example with `docker run --shm-size 8g`.",
     )
-
-
-def end_with_main(name: str) -> None:
-    """End this process when its parent process ends, for whatever reason."""
-    main = parent_process()
-    assert main is not None
-
-    def watch() -> None:
-        wait([main.sentinel])
-        os._exit(1)
-
-    Thread(target=watch, name=f"watch of {name}", daemon=True).start()
 
 
 def _begin_worker(worker: int) -> None:

@@ -24,9 +24,10 @@ def test_graph_has_normalized_cubes_of_cosines_of_near_rows_both_ways(rng: np.ra
     np.testing.assert_allclose(graph.toarray(), weights / np.sqrt(np.outer(degrees, degrees)), rtol=1e-5, atol=1e-7)
 
 
-def test_values_are_the_solution_of_the_equation(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("columns", [3, 33])  # 16 flow together
+def test_values_are_the_solution_of_the_equation(columns: int, rng: np.random.Generator) -> None:
     graph = neighbor_graph(rng.normal(size=(15, 3)), 4)
-    start = rng.random((15, 3))
+    start = rng.random((15, columns))
     solution = np.linalg.solve(np.eye(15) - 0.7 * graph.toarray(), 0.3 * start)
 
     found = spread_labels(graph, start, alpha=0.7, num_iterations=80)

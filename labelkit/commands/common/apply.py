@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
+from labelkit.data.end_with_main import end_with_main
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
@@ -140,8 +141,6 @@ def _in_processes(
 
 def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
     """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
-    from labelkit.data.workers import end_with_main
-
     end_with_main("a process of the pool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
     os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores

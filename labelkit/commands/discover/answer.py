@@ -350,7 +350,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
 def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
     """The table for people; an unsure image keeps its best guess."""
     names = [*read.grouping.names, ""]  # -1: none
-    lines = [
+    lines = (
         [
             store.sample_ids[int(read.rows[place])],
             names[int(found.named[place])],
@@ -364,7 +364,7 @@ def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, deci
             f"{found.new_chance[place]:.4f}",
         ]
         for place in np.flatnonzero(decisions != GIVEN)
-    ]
+    )
     return csv_bytes(COLUMNS, lines)
 
 

@@ -7,6 +7,8 @@ import os
 import queue
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +23,6 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common import apply as apply_module
 from labelkit.commands.common.apply import apply, apply_to_rows
 from labelkit.commands.embed import embed
-from labelkit.data import workers
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
 from labelkit.options.memory import ProcessesConfig
@@ -76,9 +77,20 @@ def test_parts_of_rows_come_in_order(processes: int, monkeypatch: pytest.MonkeyP
     assert none == [-1.0]
 
 
+def test_processes_begin_without_torch() -> None:
+    code = (
+        "import queue, sys\n"
+        "from labelkit.commands.common import apply\n"
+        "apply.end_with_main = lambda name: None\n"
+        "apply._begin(queue.Queue(), 2, False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("4,7", "7")])
 def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "end_with_main", lambda name: None)
+    monkeypatch.setattr(apply_module, "end_with_main", lambda name: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     numbers: Any = queue.Queue()

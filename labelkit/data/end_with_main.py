@@ -1,0 +1,20 @@
+"""How a process ends with the one that began it; without torch, which takes seconds to load."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from threading import Thread
+
+
+def end_with_main(name: str) -> None:
+    """End this process when its parent process ends, for whatever reason."""
+    main = parent_process()
+    assert main is not None
+
+    def watch() -> None:
+        wait([main.sentinel])
+        os._exit(1)
+
+    Thread(target=watch, name=f"watch of {name}", daemon=True).start()
