@@ -83,6 +83,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     corrected = (labels >= 0) & (drawn < 0)
     ids[corrected] = np.searchsorted(tree.labels, labels[corrected])
+    # a group of corrected images alone is none any more; those of classes come first, and keep their place
+    used, ids = np.unique(ids, return_inverse=True)
+    count = len(used)
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
