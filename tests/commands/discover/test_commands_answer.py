@@ -16,6 +16,7 @@ from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover.answer import COLUMNS, answer_images
 from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.label_weights import without_corrections
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.commands.evaluate.predictions import evaluate_answer
@@ -577,3 +578,9 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     answer(blind)
     with pytest.raises(StoreError, match="no predicted image outside the calibration set has a known true class"):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))
+
+
+def test_labels_that_count_for_less_than_half_are_left_out_but_where_a_class_has_no_others() -> None:
+    labels, weights = np.array([0, 0, 1, 1, -1, 2]), np.array([1, 0.4, 0.1, 0.2, 1, 0.5])
+
+    assert without_corrections(labels, weights).tolist() == [0, -1, 1, 1, -1, 2]
