@@ -13,6 +13,7 @@ from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.unlabeled_classes import UnlabeledGroups
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
+from labelkit.commands.discover import categories
 from labelkit.commands.discover.answer import COLUMNS, answer_images
 from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
@@ -208,8 +209,17 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     assert found.weights.sum() == found.num_labels == 4
 
 
-def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(build: Build, tmp_path: Path) -> None:
+def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = build(0.45)
+    seen: list[Any] = []
+    make = categories.build_hierarchy
+    monkeypatch.setattr(
+        categories,
+        "build_hierarchy",
+        lambda rows, labels, generator: (seen.append(labels), make(rows, labels, generator=generator))[1],
+    )
     truth, names = np.asarray(store.labels), [f"class-{i}" for i in range(CLASSES)]
     known = [i for i in range(60) if i % PER_CLASS < LABELED]
 
@@ -230,6 +240,11 @@ def test_labels_that_correct_predictions_count_less_than_labels_drawn_by_chance(
     by_chance = float((1 - first["expected"][wrong]).sum())
 
     corrected = predict([*known, *wrong, 100], "second", "first")
+    # made without the corrections, the groups of their classes get them afterwards
+    assert (seen[-1][wrong] == -1).all()
+    assert (seen[-1][known] >= 0).all()
+    groups = read_result(store, "categories").arrays
+    assert np.array(groups["names"])[groups["pseudo_labels"][wrong]].tolist() == [names[truth[i]] for i in wrong]
     drawn = predict([*known, *others], "drawn", "first")
     third = predict([*known, *wrong, 100, 101], "third", "second")
 
