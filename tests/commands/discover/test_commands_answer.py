@@ -13,6 +13,7 @@ from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.unlabeled_classes import UnlabeledGroups
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
+from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
 from labelkit.commands.discover.answer import COLUMNS, answer_images
 from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
@@ -599,3 +600,43 @@ def test_labels_that_count_for_less_than_half_are_left_out_but_where_a_class_has
     labels, weights = np.array([0, 0, 1, 1, -1, 2]), np.array([1, 0.4, 0.1, 0.2, 1, 0.5])
 
     assert without_corrections(labels, weights).tolist() == [0, -1, 1, 1, -1, 2]
+
+
+def test_labels_that_count_are_hidden_before_corrections_which_groups_are_made_without(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = np.arange(200) % 5
+    features = (np.eye(5)[truth] + rng.normal(0, 0.3, (200, 5))).astype(np.float32)
+    labels, weights = np.where(np.arange(200) < 60, truth, -1), np.where(np.arange(200) < 30, 1.0, 0.01)
+    seen: list[Any] = []
+    make = calibrate_module.build_hierarchy
+    monkeypatch.setattr(
+        calibrate_module,
+        "build_hierarchy",
+        lambda rows, kept, generator: (seen.append(kept), make(rows, kept, generator=generator))[1],
+    )
+    judge = RowClassifier(features, labels, weights)
+
+    evidence = hidden_label_evidence(judge, labels, truth, np.arange(5), 0.0, min_size=1, seed=0)
+
+    assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
+    assert all((kept[30:] == -1).all() and (kept[:30] >= 0).any() for kept in seen)
+
+
+def test_a_new_group_whose_images_all_get_a_label_of_another_class_is_gone(build: Build, tmp_path: Path) -> None:
+    store, table = build(0.05), tmp_path / "labels.csv"
+    truth = np.asarray(store.labels)
+    known = [i for i in range(OLD * PER_CLASS) if i % PER_CLASS < LABELED]
+    lines = [f"{store.sample_ids[i]},class-{truth[i]}\n" for i in known]
+    common: dict[str, Any] = {"labels": table, "own_labels": False}
+    table.write_text("path,label\n" + "".join(lines))
+    discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes="some", **common))
+    answer(store, grouping="categories", result="first", **common)
+    of_new = np.flatnonzero(truth == CLASSES - 1)
+    table.write_text("path,label\n" + "".join([*lines, *(f"{store.sample_ids[i]},class-0\n" for i in of_new)]))
+    earlier: dict[str, Any] = {"previous": store.path, "previous_answers": "first", "overwrite": True}
+
+    discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes="some", **earlier, **common))
+
+    groups = read_result(store, "categories").arrays
+    assert set(np.array(groups["names"])[groups["pseudo_labels"][of_new]]) == {"class-0"}
