@@ -27,7 +27,7 @@ from labelkit.algorithms.one_thread import one_blas_thread
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-CLASSIFIER: Final = "logistic regression, then label spreading"
+CLASSIFIER: Final = "logistic regression times label diffusion, then label spreading"
 ALPHA: Final = 0.6
 OWN_GROUP: Final = 3.0
 #: Power of the diffused labels with one label in a class; with m of them an m-th of it.
