@@ -284,7 +284,7 @@ def test_what_a_cluster_gets_can_be_read(capsys: pytest.CaptureFixture[str]) -> 
         "predict_cases.py --seeds 1 --shares 1.0 --held-out 200",
         "discover_few_labels.py --seeds 1",
         "suggest_labels.py --seeds 1 --rounds 2 --features pixels --strategies random,both",
-        "index_growth.py --rows 3000",
+        "index_costs.py --rows 3000",
         "compare_detection.py --backbone vit_micro_p8_64 --weights random --image-size 64 --max-images 4 --steps 1 "
         "--batch-size 1 --samples-per-image 8 --proposals 8",
         "compare_discovery.py --seeds 1 -- --epochs 1",

@@ -19,12 +19,7 @@ FILES = {
 DOORS = {
     # Of foreign files, more is read than a store may hold.
     "h5py": {"store/reader.py", "store/writer.py", "store/foreign.py"},
-    "faiss": {
-        "algorithms/neighbors.py",
-        "algorithms/indexes.py",
-        "algorithms/clustering.py",
-        "commands/retrieve/stored_index.py",
-    },
+    "faiss": {"algorithms/neighbors.py", "algorithms/indexes.py", "algorithms/clustering.py"},
     "timm": {"models/backbones/vit.py", "models/backbones/registry.py", "models/weights/published.py"},
     "accelerate": {"training/devices.py"},
     "matplotlib": {"commands/common/images/plots.py"},

@@ -521,11 +521,10 @@ def _load(record: Record) -> str:
     return table(columns, rows, right=columns[1:4])
 
 
-def _index_growth(record: Record) -> str:
+def _index_costs(record: Record) -> str:
     """A row for each index and what was done with it."""
     columns = [
         "Rows",
-        "Added",
         "Seconds",
         "Processor time (s)",
         "Peak memory (MiB)",
@@ -535,7 +534,7 @@ def _index_growth(record: Record) -> str:
         "among all",
     ]
     rows = [
-        [f"{row['kind']}, {row['step']}", f"{row['rows']:,}", f"{row['added_rows']:,}"]
+        [f"{row['kind']}, {row['step']}", f"{row['rows']:,}"]
         + [f"{row['seconds']:,.1f}", f"{row['cpu_seconds']:,.1f}"]
         + [f"{row[name] / 2**20:,.0f}" for name in ("peak_bytes", "index_bytes")]
         + [f"{100 * row['recall']:.2f}" if "recall" in row else ""]
@@ -737,7 +736,7 @@ TOPICS = (
         "the rows, and only where they differ by more than the spread of the seeds.",
     ),
     _Topic("large-stores", "Large stores", "load", "benchmarks/bench_load.py", _load),
-    _Topic("index-growth", "An index that grows", "index_growth*", "examples/index_growth.py", _index_growth),
+    _Topic("index-costs", "The cost of an index", "index_costs*", "examples/index_costs.py", _index_costs),
     _Topic("speed", "Speed against named peers", "bench bench_*", "benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),

@@ -30,7 +30,7 @@ from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import column_sums
 
-MOST_SERVED = 5_000
+MOST_SERVED = 2_000
 """Rows that the sum of facility location is over."""
 MOST_CLUSTERS = 500
 """Most clusters of ``typical``, as published."""
@@ -43,8 +43,6 @@ _LEAST_ROWS = 256
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
 _LOOKED_AT = 64
-# Standard deviations of a sum of rounding errors that a bound allows for.
-_DEVIATIONS = 3.0
 # Of the largest that a score could be: closer ones are equal.
 _TIE = 1e-13
 
@@ -240,8 +238,7 @@ def choose_covering(
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
     for block in _blocks(rows, len(served)):
-        bounds[block] = gain.approximate(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
-    bounds += gain.rounding_error(rows)
+        bounds[block] = gain.exact(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
@@ -266,34 +263,15 @@ class _Gain:
     """
 
     def __init__(self, points: Rows, amounts: NDArray[np.float64], nearest: NDArray[np.float64]) -> None:
-        self._single = points
         # kept: to convert them for a few rows at a time takes longer than to compare them with those
         self._points = points.astype(np.float64)
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
-        self._added = float((nearest + self._squares) @ amounts)
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute the exact gain of each row, (n,) float64."""
+        """Compute the gain of each row, (n,) float64."""
         gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
         return gains
-
-    def approximate(self, rows: Rows) -> NDArray[np.float64]:
-        """Approximate the gain of each row (n,) within ``rounding_error``, three times as fast, in float32."""
-        gains: Rows = (2 * rows) @ self._single.T
-        gains += (self._nearest - self._squares).astype(np.float32)
-        gains -= _squares(rows).astype(np.float32)[:, None]
-        np.maximum(gains, 0, out=gains)
-        found: NDArray[np.float64] = gains.astype(np.float64) @ self._amounts
-        return found
-
-    def rounding_error(self, rows: Rows) -> NDArray[np.float64]:
-        """Return an error bound (n,) for ``approximate``, whose d rounding errors add up like a random walk."""
-        eps, squares = float(np.finfo(np.float32).eps), _squares(rows)
-        unit = _DEVIATIONS * eps * float(np.sqrt(rows.shape[1]))
-        products: NDArray[np.float64] = unit * np.sqrt(squares) * float(np.sqrt(self._squares) @ self._amounts)
-        # what is added to the products is rounded too: all there is of a row of zeros
-        return products + 2 * eps * (self._added + squares * float(self._amounts.sum()))
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
         """Compute an upper bound on each gain (n,), since no distance exceeds that to the nearest chosen row."""
@@ -322,26 +300,16 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
         bounds: (m,) what their gains are not above; gains only fall, so that those of earlier choices hold. Lowered.
         tie: by how much equal gains may differ.
     """
-    if not (bounds > -np.inf).any():
-        return 0, -np.inf
-    slack = gain.rounding_error(rows)
     fresh = np.zeros(len(rows), dtype=bool)
     while True:
-        # one of them gains at least this
-        least = float(np.max(np.where(fresh, bounds - 2 * slack, -np.inf)))
-        stale = np.flatnonzero(~fresh & (bounds >= least) & (bounds > -np.inf))
+        least = float(np.max(np.where(fresh, bounds, -np.inf)))
+        stale = np.flatnonzero(~fresh & (bounds >= least - tie) & (bounds > -np.inf))
         if not len(stale):
-            break
+            row = _first_of_best(bounds, tie)
+            return row, float(bounds[row])
         if len(stale) > _LOOKED_AT:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _LOOKED_AT - 1)[:_LOOKED_AT]])
-        bounds[stale] = np.minimum(bounds[stale], gain.approximate(rows[stale]) + slack[stale])
-        fresh[stale] = True
-    likely = int(bounds.argmax())
-    least = min(float(gain.exact(rows[likely : likely + 1])[0]), bounds[likely])
-    first = np.flatnonzero(bounds >= least - tie)
-    found = gain.exact(rows[first])
-    place = _first_of_best(found, tie)
-    return int(first[place]), float(found[place])
+        bounds[stale], fresh[stale] = gain.exact(rows[stale]), True
 
 
 def choose_typical(

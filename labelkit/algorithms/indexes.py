@@ -20,10 +20,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescore
-from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.progress import current_progress
 
 Kind = Literal["hnsw", "ivfpq"]
 
+# Rows added at once: between these, a signal is answered.
+_ROWS_AT_ONCE = 4096
 # Links per row of a graph (twice as many at the lowest level), and candidates kept while a row is linked.
 LINKS, _BUILD_WIDTH = 32, 200
 WIDTHS: dict[Kind, int] = {"hnsw": 128, "ivfpq": 32}
@@ -44,7 +47,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     Args:
         gallery: (g, d), computed from as float32.
         kind: ``hnsw``: a graph of near neighbors; ``ivfpq``: rows compressed to d / 4 bytes, in 4 sqrt(g) lists by
-            their nearest centroid. It needs 256 rows.
+            their nearest centroid, trained on a sample. It needs 256 rows.
         metric: as for :func:`knn`.
 
     Returns:
@@ -53,24 +56,6 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     Raises:
         ValueError: as for :class:`ExactSearch`, or too few rows.
     """
-    index = empty_index(gallery, kind, metric=metric)
-    rows = as_rows(gallery, "gallery", metric)
-    for _, part in [(0, rows)] if isinstance(rows, np.ndarray) else iterate_blocks(rows):
-        index.add(part)
-    return index
-
-
-def empty_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric = "cosine") -> Any:
-    """Create an empty ANN index, trained on a sample of the gallery.
-
-    Args:
-        gallery: as for :func:`build_index`.
-        kind: of index.
-        metric: as for :func:`knn`.
-
-    Raises:
-        ValueError: as for :func:`build_index`.
-    """
     import faiss
 
     rows: Any = gallery if isinstance(gallery, StoredRows) else np.asarray(gallery)
@@ -78,17 +63,21 @@ def empty_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     made: Any = faiss  # its annotations know no optional arguments
     by = made.METRIC_L2 if metric == "l2" else made.METRIC_INNER_PRODUCT
     if kind == "hnsw":
-        graph = made.IndexHNSWFlat(dim, LINKS, by)
-        graph.hnsw.efConstruction = _BUILD_WIDTH
-        return graph
-    if num_rows < _PQ_VALUES:
-        raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
-    num_lists = default_num_lists(num_rows)
-    lists = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, num_lists, default_pq_bytes(dim), 8, by)
-    lists.pq.cp.min_points_per_centroid = 1  # or faiss prints a warning
-    sample = np.random.default_rng(0).choice(num_rows, num_trained(num_rows), replace=False)
-    lists.train(as_rows(rows[np.sort(sample)], "gallery", metric))
-    return lists
+        index = made.IndexHNSWFlat(dim, LINKS, by)
+        index.hnsw.efConstruction = _BUILD_WIDTH
+    else:
+        if num_rows < _PQ_VALUES:
+            raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
+        index = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, default_num_lists(num_rows), default_pq_bytes(dim), 8, by)
+        index.pq.cp.min_points_per_centroid = 1  # or faiss prints a warning
+        sample = np.random.default_rng(0).choice(num_rows, num_trained(num_rows), replace=False)
+        index.train(as_rows(rows[np.sort(sample)], "gallery", metric))
+    with current_progress().task(f"building the {kind} index of {num_rows:,} rows", total=num_rows) as task:
+        for start in range(0, num_rows, _ROWS_AT_ONCE):
+            part = as_rows(rows[start : start + _ROWS_AT_ONCE], "gallery", metric)
+            index.add(part)
+            task.advance(len(part))
+    return index
 
 
 def num_trained(num_rows: int) -> int:
@@ -159,8 +148,8 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
     faiss.write_index(index, made.PyCallbackIOWriter(take))
 
 
-def read_index(path: Path, *, is_extended: bool) -> Any:
-    """Read an ANN index from the start of a file, memory-mapped unless it will be extended.
+def read_index(path: Path) -> Any:
+    """Read an ANN index from a file, memory-mapped where faiss can.
 
     Never read one that this module did not make: the reader of faiss is not safe on foreign bytes.
 
@@ -170,7 +159,7 @@ def read_index(path: Path, *, is_extended: bool) -> Any:
     import faiss
 
     # versions of faiss before 1.11 cannot map a graph, and read it
-    is_mapped = not is_extended and sys.platform in ("linux", "darwin")
+    is_mapped = sys.platform in ("linux", "darwin")
     try:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if is_mapped else 0)
     except (RuntimeError, MemoryError) as error:

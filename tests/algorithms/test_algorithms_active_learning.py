@@ -9,7 +9,6 @@ import pytest
 from labelkit.algorithms import active_learning
 from labelkit.algorithms.active_learning import (
     Candidates,
-    _Gain,
     choose_best,
     choose_covering,
     choose_farthest,
@@ -185,16 +184,3 @@ def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() ->
     nearest, apart = find_nearest(points, points[:0])
     assert nearest.tolist() == [-1] * 3
     assert np.isinf(apart).all()
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_a_gain_in_float32_is_off_by_less_than_its_bound(rng: np.random.Generator, scale: float) -> None:
-    rows = np.abs(rng.normal(size=(60, 700)) * scale).astype(np.float32)
-    rows[7] = 0  # an image of one color
-    nearest = find_nearest(rows, rows[:3])[1]
-    gain = _Gain(rows, rng.random(60), nearest)
-
-    off = np.abs(gain.approximate(rows) - gain.exact(rows))
-
-    assert (off <= gain.rounding_error(rows)).all()
-    assert (gain.rounding_error(rows) < 1e-3 * gain.exact(rows).max()).all()

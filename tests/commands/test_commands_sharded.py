@@ -32,7 +32,6 @@ SPLIT = {
     "predict": ("predict", "s.h5", "--from", "s.h5", "--result", "ss-kmeans", "--format", "csv"),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
-VARYING |= {"added_rows"}  # whichever comes second finds the index of the first
 
 
 def plain(value: Any) -> Any:

@@ -149,12 +149,11 @@ def _search(
     if config.search != "exact" and filtered and is_small_selection(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
     elif config.search != "exact":
-        found = choose_index(features, metric, config, len(queries.names))
+        found = choose_index(store.path, features, metric, config, len(queries.names))
     search: Search
     in_blocks = not has_room(config, 4 * len(rows) * store.dim)
     if found is not None:
         search, found = indexed_search(store, features.read(in_blocks=in_blocks), found, metric)
-        features, rows, chosen = features.subset(found.order), rows[found.order], chosen[found.order]
     else:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
@@ -294,8 +293,8 @@ def _index_table(index: CachedIndex) -> Table:
         measured.index_ms,
         measured.exact_ms,
         round(index.size_bytes / 1e6, 3),
-        index.origin,
-        "not kept" if index.path is None else index.path,
+        "built now" if index.built else "from the cache",
+        index.path if index.path.exists() else "not kept",
     ]
     return Table(title, columns, [row])
 

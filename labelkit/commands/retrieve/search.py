@@ -7,12 +7,21 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
+from labelkit.algorithms.indexes import (
+    LINKS,
+    WIDTHS,
+    ApproximateSearch,
+    Kind,
+    build_index,
+    default_pq_bytes,
+    read_index,
+)
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_rows
@@ -22,7 +31,6 @@ from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
     IndexQuality,
     discard,
-    extend_index,
     find_cached_index,
     keep_index,
 )
@@ -87,10 +95,13 @@ def is_small_selection(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> CachedIndex | None:
+def choose_index(
+    store: Path, gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int
+) -> CachedIndex | None:
     """Choose the ANN index to search with, or ``None`` for exact search; with ``auto``, also report the reason.
 
     Args:
+        store: file of the rows.
         gallery: (g, d) rows that can be found.
         metric: of them.
         config: asked for, not ``exact``.
@@ -108,19 +119,19 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
     for kind in kinds:
         if config.search not in ("auto", kind):
             continue
-        found = find_cached_index(gallery, kind, metric)
+        found = find_cached_index(store, gallery, kind, metric)
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
-            if is_small_selection(num_rows) and found.missing:
+            if is_small_selection(num_rows) and found.measured is None:
                 progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
             return found
         if has_room(config, num_bytes):
-            if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
+            if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
                 progress.message(
-                    f"--search auto: exact, since searching {told} for {asked} takes less time than adding "
-                    f"{found.missing:,} embeddings to an index; --search {kind} builds one for later"
+                    f"--search auto: exact, since searching {told} for {asked} takes less time than building "
+                    f"an index; --search {kind} builds one for later"
                 )
                 return None
             within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
@@ -135,7 +146,7 @@ def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, nu
 def indexed_search(
     store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
 ) -> tuple[ApproximateSearch, CachedIndex]:
-    """Load the index of a gallery from the cache, or build or extend it, measure it and cache it.
+    """Load the index of a gallery from the cache, or build it, measure it and cache it.
 
     Args:
         store: whose rows they are.
@@ -147,35 +158,28 @@ def indexed_search(
         ConfigError: the rows are too few for the kind of index.
     """
     kind, progress = found.kind, current_progress()
-    rows = gallery.subset(found.order)
-    if found.path is not None and found.measured is not None and not found.missing:
+    if found.measured is not None:
         try:
-            kept = read_index(found.path, is_extended=False)
-            search = ApproximateSearch(kept, rows, metric=metric, width=found.measured.width)
+            search = ApproximateSearch(read_index(found.path), gallery, metric=metric, width=found.measured.width)
             _say(kind, found.measured)
             return search, found
         except ValueError as error:
             progress.warning(f"{found.path} is damaged ({error}); the index is rebuilt")
             discard(found.path)
-            found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
     began = time.monotonic()
     try:
-        index: Any = extend_index(gallery, found, metric)
-        search = ApproximateSearch(index, rows, metric=metric)
+        index: Any = build_index(gallery, kind, metric=metric)
+        search = ApproximateSearch(index, gallery, metric=metric)
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
-    took = f"in {time.monotonic() - began:.1f} s"
-    if found.missing == len(rows):
-        progress.message(f"built the {kind} index {took}")
-    else:
-        progress.message(f"extended the {kind} index by {found.missing:,} embeddings {took}")
-    measured = measure(search, rows)
+    progress.message(f"built the {kind} index in {time.monotonic() - began:.1f} s")
+    measured = measure(search, gallery)
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
-        measured = measure(search, rows)
-    path = keep_index(store.path, index, gallery, found, metric, measured)
+        measured = measure(search, gallery)
+    keep_index(store.path, index, found.path, measured)
     _say(kind, measured)
-    return search, replace(found, path=path, measured=measured)
+    return search, replace(found, measured=measured, built=True)
 
 
 def _say(kind: Kind, measured: IndexQuality) -> None:

@@ -1,15 +1,13 @@
-"""What an index of a store that grows costs and finds: built, extended, and mapped.
+"""What an index of a store costs and finds: built, searched, and mapped.
 
-Run: ``python examples/index_growth.py --rows 1000000 --threads 1 --out examples/results/index_growth.json``
+Run: ``python examples/index_costs.py --rows 1000000 --threads 1 --out examples/results/index_costs.json``
 
-Rows of 128 numbers are generated around centers, 1,000 rows each. A store of all of them in four shards has a tenth
-more rows than a store in one file. `retrieve` looks up 1,000 other rows of the same kind, each command in a process
-of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq). The index of the small store is built, and
-extended by the rows that the large one has beside; the index of the large store is also built anew. Then the extended
-index is searched once more, with a bound on memory that leaves no room for a copy of the rows, and for one row alone.
-Recall is the share of the ten nearest rows by exact search that are found. Time of a query alone is the median of 20
-when the index was new, that of a query among many is a thousandth of the search for all. Memory is the largest that
-the process held, pages of mapped files among it.
+Rows of 128 numbers are generated around centers, 1,000 rows each, in four shards. `retrieve` looks up 1,000 other rows
+of the same kind, each command in a process of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq).
+An index is searched once more, with a bound on memory that leaves no room for a copy of the rows, and for one row
+alone. Recall is the share of the ten nearest rows by exact search that are found. Time of a query alone is the median
+of 20 when the index was new, that of a query among many is a thousandth of the search for all. Memory is the largest
+that the process held, pages of mapped files among it.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ sys.exit(code)
 def main() -> None:
     """Parse, make the stores, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=100_000, help="rows of the large store (100000)")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the store (100000)")
     parser.add_argument("--kinds", default="hnsw,ivfpq", help="of index, comma-separated (hnsw,ivfpq)")
     parser.add_argument("--threads", type=int, default=1, help="threads of a process (1)")
     parser.add_argument("--folder", type=Path, help="keep stores and indexes here; default: a folder that is removed")
@@ -70,40 +68,36 @@ def main() -> None:
 
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     load = os.getloadavg()
-    rows, small = options.rows, options.rows - options.rows // 11
-    centers = np.random.default_rng(0).standard_normal((max(10, rows // ROWS_PER_CENTER), DIM), dtype=np.float32)
-    stores = {"small": _store(folder / "small.h5", small, centers, seed=0), "large": folder / "large.h5"}
-    if not stores["large"].exists():
-        whole = open_store(_store(folder / "whole.h5", rows, centers, seed=0))
-        pack_store(whole, stores["large"], shards=SHARDS)
+    centers = np.random.default_rng(0).standard_normal(
+        (max(10, options.rows // ROWS_PER_CENTER), DIM), dtype=np.float32
+    )
+    store = folder / "rows.h5"
+    if not store.exists():
+        whole = open_store(_store(folder / "whole.h5", options.rows, centers, seed=0))
+        pack_store(whole, store, shards=SHARDS)
         (folder / "whole.h5").unlink()
     queries = _store(folder / "queries.h5", QUERIES, centers, seed=1)
     found: list[dict[str, Any]] = []
-    truth: dict[str, Any] = {}
+    truth: list[list[int]] = []
 
-    def run(kind: str, step: str, store: str, cache: str, *words: str, asked: str = str(queries)) -> None:
-        told = _run(stores[store], asked, kind, folder, folder / cache, options.threads, words)
+    def run(kind: str, step: str, *words: str, asked: str = str(queries)) -> None:
+        told = _run(store, asked, kind, folder, folder / "cache", options.threads, words)
         hits = told.pop("hits")
-        truth.setdefault(store, hits)  # the first search of a store is exact
-        entry = {"kind": kind, "step": step, "rows": small if store == "small" else rows, **told}
+        truth.extend([] if truth else hits)  # the first search is exact
+        entry = {"kind": kind, "step": step, "rows": options.rows, **told}
         if len(hits) == QUERIES:
-            shares = [len(set(mine) & set(its)) / K for mine, its in zip(hits, truth[store], strict=True)]
+            shares = [len(set(mine) & set(its)) / K for mine, its in zip(hits, truth, strict=True)]
             entry["recall"] = float(np.mean(shares))
         print(json.dumps(entry), file=sys.stderr, flush=True)
         found.append(entry)
 
-    run("exact", "small store", "small", "cache")
-    run("exact", "large store", "large", "cache")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    run("exact", "all rows")
     for kind in options.kinds.split(","):
-        caches = [f"{kind}-{name}" for name in ("grown", "anew")]
-        for cache in caches:
-            shutil.rmtree(folder / cache, ignore_errors=True)
-        run(kind, "built", "small", caches[0])
-        run(kind, "extended", "large", caches[0])
-        run(kind, "built anew", "large", caches[1])
-        run(kind, "searched", "large", caches[0])
-        run(kind, "searched within --max-memory", "large", caches[0], "--max-memory", "256MiB")
-        run(kind, "searched for one row within it", "large", caches[0], "--max-memory", "256MiB", asked="0")
+        run(kind, "built")
+        run(kind, "searched")
+        run(kind, "searched within --max-memory", "--max-memory", "256MiB")
+        run(kind, "searched for one row within it", "--max-memory", "256MiB", asked="0")
     return {
         "command": shlex.join(["python", *sys.argv]),
         "versions": {
@@ -128,7 +122,7 @@ def _store(path: Path, rows: int, centers: NDArray[np.float32], *, seed: int) ->
         part_rows=1 << 16,
         normalized=False,
         metric="cosine",
-        created_by="index_growth",
+        created_by="index_costs",
     )
     run = EmbeddingRun.open(path, plan)
     for part in run.pending_parts():
@@ -173,7 +167,6 @@ def _run(
     return {
         **json.loads(told.read_text()),
         "words": list(words),
-        "added_rows": search.get("added_rows", 0),
         "index_bytes": search.get("bytes", 0),
         "ms_alone": measured.get("index_ms"),
         "exact_ms_alone": measured.get("exact_ms"),
