@@ -33,7 +33,7 @@ from benchmarks.measure import Row, fault
 NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 GROWTH = "load"
 PACKAGES = (
-    *("labelkit", "torch", "timm", "accelerate", "numpy", "scipy", "scikit-learn", "faiss-cpu"),
+    *("labelkit-images", "torch", "timm", "accelerate", "numpy", "scipy", "scikit-learn", "faiss-cpu"),
     *("pytorch-metric-learning", "h5py", "pillow", "typer", "rich"),
 )
 NAME_WIDTH = 96

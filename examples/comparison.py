@@ -148,7 +148,7 @@ def write_record(options: argparse.Namespace, **results: Any) -> None:
         "command": shlex.join(["python", *sys.argv]),
         "dataset": options.dataset,
         "seeds": list(range(options.seeds)),
-        "versions": {name: version(name) for name in ("labelkit", "torch", "numpy", "scikit-learn")},
+        "versions": {name: version(name) for name in ("labelkit-images", "torch", "numpy", "scikit-learn")},
         "python": platform.python_version(),
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "options": options.extra,

@@ -102,7 +102,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "command": shlex.join(["python", *sys.argv]),
         "versions": {
             "python": platform.python_version(),
-            **{n: version(n) for n in ("labelkit", "faiss-cpu", "numpy")},
+            **{n: version(n) for n in ("labelkit-images", "faiss-cpu", "numpy")},
         },
         "machine": {"cores": os.cpu_count(), "threads": options.threads, "load before": round(load[0], 2)},
         "dim": DIM,

@@ -87,7 +87,7 @@ def main() -> None:
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
     if options.out is not None:
-        packages = ("labelkit", "numpy", "scipy", "torch")
+        packages = ("labelkit-images", "numpy", "scipy", "torch")
         versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
         options.out.write_text(
             json.dumps({"seeds": options.seeds, "versions": versions, "rows": table}, indent=1) + "\n"
