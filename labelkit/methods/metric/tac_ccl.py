@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
@@ -95,14 +96,50 @@ def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState)
         )
 
 
+class CBAM(nn.Module):
+    """Convolutional block attention module that gates channels and then positions.
+
+    Args:
+        channels: c of the maps.
+        reduction: the channel gate's hidden layer has ``c / reduction`` units.
+        kernel: width of the convolution of the spatial gate, odd.
+
+    Shape:
+        - maps: ``(b, c, h, w)`` float.
+        - returns: maps ``(b, c, h, w)`` and the spatial gate ``(b, h, w)``.
+
+    Source:
+        S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
+
+    Raises:
+        ValueError: the hidden layer would have no unit, or an even kernel.
+    """
+
+    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
+        super().__init__()
+        hidden = channels // reduction
+        if hidden < 1 or kernel % 2 == 0:
+            raise ValueError(f"{channels} channels, reduction {reduction} and kernel {kernel} make no gate")
+        self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
+        self.normalization = nn.BatchNorm2d(1, momentum=0.01)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gated maps and the spatial gate."""
+        summary = self.channel_gate(maps.mean(dim=(2, 3))) + self.channel_gate(maps.amax(dim=(2, 3)))
+        maps = maps * torch.sigmoid(summary)[:, :, None, None]
+        both = torch.stack([maps.amax(dim=1), maps.mean(dim=1)], dim=1)
+        gate = torch.sigmoid(self.normalization(self.conv(both)))
+        return maps * gate, gate[:, 0]
+
+
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
     """Training method TAC-CCL: metric learning from clusters, a memory and pairs of views, without labels."""
 
     may_collapse = True
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        self.network = shared.build_metric_network(config, data, attention=True)
+        super().__init__(config, data, attention=CBAM)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)
         self.memory = MemoryBank(shared.memory_size(config, None, data.num_samples), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
@@ -136,13 +173,16 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which samples groups from the current clusters."""
         self.labels.rows = rows
+        config = self.config
         if self._sampler is None:
-            self._sampler = shared.group_sampler(self.config, rows, None)
+            self._sampler = ClassBalancedSampler(
+                None, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+            )
         pairing = None
         if self.matched is not None:
             clusters = self.labels.cluster_ids
             pairing = MatchedPairing(self.matched, lambda: clusters.cpu().numpy())
-        return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
+        return (Phase(config.epochs, self.views(), self._sampler, pairing=pairing),)
 
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view that follows it."""
