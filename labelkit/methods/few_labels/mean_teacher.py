@@ -8,13 +8,12 @@ Each step, on a batch of labeled and unlabeled images in two views:
        with a weight that grows at the start
     3. the teacher moves toward the student
 The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
-Departures: decays fit to short runs, statistics are taken anew before an evaluation. ``--whitening zca`` whitens after
-shifts and mirroring, not before.
+Departures: decays fit to short runs, statistics are taken anew before an evaluation, images are not whitened.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,21 +21,17 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.losses import SquaredConsistency, check_pair
-from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions, TeacherRecipe
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    TwoStreamConfigT,
     head_logits,
     student_views,
     teacher_decay,
 )
-from labelkit.models.whitening import Whitening, zca
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
 
@@ -138,40 +133,7 @@ def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSp
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
-class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
-    """Student of Mean Teacher's recipe with optional whitening of its images, before the noise of the views."""
-
-    @classmethod
-    def build(cls, config: TwoStreamConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network, with whitening before the backbone if enabled.
-
-        Raises:
-            ConfigError: images that are too large.
-        """
-        network = super().build(config, data, num_classes, **options)
-        assert isinstance(config, MeanTeacherOptions)
-        assert isinstance(config, TeacherRecipe)
-        if config.whitening == "zca":
-            spec, info = network.input_spec, network.backbone.info
-            shape = (info.in_channels, info.image_size, info.image_size)
-            try:
-                network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
-            except ValueError as error:
-                raise ConfigError("--whitening", str(error), "Lower --image-size, or remove it.") from error
-        return network
-
-    def on_train_start(self, state: TrainState) -> None:
-        """Fit the whitening to the training images, and make both networks equal."""
-        whitening = self.network.backbone.whitening
-        if whitening is not None:
-            center, matrix = zca(state.embed(whitening.contrast_rows, self._rows))
-            table = torch.cat([center[None], matrix])
-            table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-            whitening.set_statistics(table[0], table[1:])
-        super().on_train_start(state)
-
-
-class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
+class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
     """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -314,15 +314,10 @@ class AveragedStudent(Method[FewLabelConfigT]):
     ) -> None:
         super().__init__(config, data)
         self.num_classes = check_few_labels(config, data)
-        self.network = self.build(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
+        self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
-
-    @classmethod
-    def build(cls, config: FewLabelConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network, with arguments as for `build_student`."""
-        return build_student(config, data, num_classes, **options)
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:

@@ -32,9 +32,10 @@ from labelkit.methods.few_labels.growth import (
     sync_discovery,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
+    ObjectiveStudent,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
@@ -84,7 +85,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-class Snowball(WhitenedStudent[SnowballConfig]):
+class Snowball(ObjectiveStudent[SnowballConfig]):
     """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
