@@ -16,15 +16,17 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
@@ -33,7 +35,6 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.files import read_bytes
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.sela.losses import MultiHeadCrossEntropy
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
@@ -46,6 +47,39 @@ from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
+
+
+class MultiHeadCrossEntropy(nn.Module):
+    r"""Cross-entropy between each head and its own pseudo-labels, averaged over heads.
+
+    .. math:: L = -\frac{1}{H b} \sum_h \sum_i \log \text{softmax}(\ell^h_i)_{y^h_i}
+
+    In nats, >= 0; equal to the mean of log k over the heads when all logits of a head agree.
+
+    Shape:
+        - logits: H tensors ``(b, k_h)`` float; gradients reach all of them.
+        - pseudo_labels: ``(H, b)`` integers in ``[0, k_h)``; -1 leaves the image out of that head's mean.
+        - returns: ``()`` float32 (float64 stays); a head without any label counts as 0.
+
+    Raises:
+        ValueError: not one row of pseudo-labels per head.
+
+    Source:
+        ``yukimasano/self-label`` (the mean over heads of the cross-entropy).
+    """
+
+    def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy over heads."""
+        if len(logits) != len(pseudo_labels):
+            raise ValueError(f"{len(logits)} heads, {len(pseudo_labels)} rows of pseudo-labels")
+        with without_autocast(logits[0]):
+            losses = [self._one(promote(scores), labels) for scores, labels in zip(logits, pseudo_labels, strict=True)]
+        return torch.stack(losses).mean()
+
+    @staticmethod
+    def _one(scores: Tensor, labels: Tensor) -> Tensor:
+        known = (labels >= 0).sum().clamp(min=1)
+        return F.cross_entropy(scores, labels.long(), ignore_index=-1, reduction="sum") / known
 
 
 class SeLa(Method[SeLaConfig]):
