@@ -199,8 +199,8 @@ class CoTAPConfig(SlowTargetConfig):
     )
     neighbors: Path | None = _NEIGHBORS(
         None,
-        "File with each image's neighbors; created if missing. Default: a file in the run folder. "
-        "Neighbors are computed once, with the initial target network.",
+        "File with each image's neighbors, for several runs that start alike; created if missing. "
+        "Neighbors are computed once, with the initial target network; default: for this run alone.",
     )
 
     @model_validator(mode="after")
