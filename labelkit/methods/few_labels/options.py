@@ -238,6 +238,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     """Options of ``labelkit train lmcs``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
+    scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "student": "mixmatch",
         "pretext_lr": 0.1,
@@ -331,7 +332,3 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     def steps_of_master(self) -> int:
         """Return the number of updates that train a master."""
         return self.master_steps or max(1, self.block_steps // 10)
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps, also for the pretext task."""
-        return super().shortened(fraction) | self._scaled(fraction, "pretext_steps", least=0)
