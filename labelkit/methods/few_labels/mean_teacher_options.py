@@ -44,16 +44,6 @@ class TeacherRecipe(PixelOptions):
         before=0.999,
     )
 
-    @property
-    def pixel_changes(self) -> tuple[float | None, float]:
-        """Return the maximum shift of a view in pixels and its noise."""
-        return self.shift_px, self.noise
-
-    @property
-    def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Return the shape of the learning rate schedule and of Adam's betas, as set by the options."""
-        return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
-
     @model_validator(mode="after")
     def _check_shares(self) -> TeacherRecipe:
         if self.lr_ramp_up + self.lr_ramp_down > 1:

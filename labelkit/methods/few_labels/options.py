@@ -6,7 +6,7 @@ Those of Mean Teacher, its baseline and snowball are in ``mean_teacher_options.p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -80,15 +80,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
             raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
 
-    @property
-    def pixel_changes(self) -> tuple[float | None, float]:
-        """Return the maximum shift of a view in pixels (``None`` for the recipe's) and the noise."""
-        return None, 0.0
-
-    @property
-    def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Return the cosine's horizon, the ramps of the learning rate, and the Adam betas that follow them."""
-        return 1.0, 0.0, 0.0, 0.9, 0.999
+    def recipe(self, name: str) -> Any:
+        """Return an option of Mean Teacher's recipe, or the constant that stands for it where it is no option."""
+        return self.constants[name] if name in self.constants else getattr(self, name)
 
     @property
     def learns_from_labels(self) -> bool:

@@ -157,7 +157,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift, noise = config.pixel_changes
+    shift, noise = config.recipe("shift_px"), config.recipe("noise")
     shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
@@ -205,10 +205,11 @@ def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
     """Return the schedules of the learning rate and, if they change, Adam's betas; only the first phase warms up."""
-    horizon, up, down, *moments = config.rate_shape
-    up = up if first else 0.0
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, horizon, up, down)
-    return rate, AdamMoments(steps, up, down, *moments) if config.lr_schedule == "ramps" else None
+    up, down = config.recipe("lr_ramp_up") if first else 0.0, config.recipe("lr_ramp_down")
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
+    if config.lr_schedule != "ramps":
+        return rate, None
+    return rate, AdamMoments(steps, up, down, config.recipe("adam_beta1_end"), config.recipe("adam_beta2_start"))
 
 
 def teacher_decay(

@@ -39,7 +39,7 @@ from labelkit.methods.metric.matched_images import (
     second_view,
 )
 from labelkit.methods.metric.networks import MetricOutput
-from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
+from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.tac_ccl_losses import (
     ContrastiveClusteringLoss,
     FeatureSimilarityLoss,
@@ -53,47 +53,6 @@ from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
 
 FLAT_ATTENTION = 1e-3
-
-
-def uses_memory(config: TACCCLConfig, now: TrainState) -> bool:
-    """Return whether the memory is used in the next step."""
-    warmup = config.memory_warmup_steps
-    wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
-    return now.step >= wait
-
-
-def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss on the current clusters of a collapsed network, which makes all images alike.
-
-    Args:
-        labels: the clusters.
-        references: embeddings that a batch is compared with.
-    """
-    ids = labels.cluster_ids.cpu().numpy()
-    sizes = np.bincount(ids[ids >= 0])
-    # of the cluster of an image drawn at random, without the image itself
-    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
-    positives = max(0, round(share * references) - 1)
-    return collapsed_multi_similarity(positives, references - 1 - positives)
-
-
-def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log the spread of similarities between embeddings, and warn if it has collapsed.
-
-    A network that was not trained is not evaluated.
-
-    Args:
-        embeddings: (n, d) unit rows.
-        collapsed_loss: what the pair loss is worth then.
-        state: of the run.
-    """
-    spread = similarity_spread(embeddings.numpy())
-    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
-    if state.epoch and spread < COLLAPSED:
-        state.warn(
-            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
-            "lower --lr or the weights of added losses"
-        )
 
 
 class CBAM(nn.Module):
@@ -168,8 +127,6 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         if self.config.matches is not None:
             self.use_matches(read_matched_images(self.config.matches, inputs))
 
-    # ------------------------------------------------------------------ diet
-
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which samples groups from the current clusters."""
         self.labels.rows = rows
@@ -189,8 +146,6 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
 
-    # ------------------------------------------------------------------ events
-
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if it is time, unless a run resumed inside the epoch has the clusters already."""
         config = self.config
@@ -199,16 +154,16 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
-            references = min(len(self.memory), len(self.labels.rows))
-            self.collapsed_loss.fill_(collapsed_pair_loss(self.labels, references))
-            watch_collapse(embeddings, float(self.collapsed_loss), state)
+            self._watch_collapse(embeddings, state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
 
     def on_step_start(self, state: TrainState) -> None:
         """Enable the memory once it has been filled."""
-        self._use_memory = uses_memory(self.config, state)
+        warmup = self.config.memory_warmup_steps
+        wait = state.steps_per_epoch if warmup is None else warmup
+        self._use_memory = self.config.memory_refill or state.step >= wait
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Warn if attention is the same everywhere, which satisfies every transform."""
@@ -216,7 +171,22 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             state.warn("warning: attention is the same everywhere, so that it says nothing")
         return {}
 
-    # ------------------------------------------------------------------ a step
+    def _watch_collapse(self, embeddings: Tensor, state: TrainState) -> None:
+        """Note what the pair loss is on the new clusters if all images are alike; log how alike they are, and warn."""
+        ids = self.labels.cluster_ids.cpu().numpy()
+        sizes = np.bincount(ids[ids >= 0])
+        # of the cluster of an image drawn at random, without the image itself
+        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+        references = min(len(self.memory), len(self.labels.rows))
+        positives = max(0, round(share * references) - 1)
+        self.collapsed_loss.fill_(collapsed_multi_similarity(positives, references - 1 - positives))
+        spread = similarity_spread(embeddings.numpy())
+        state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
+        if state.epoch and spread < COLLAPSED:  # a network that was not trained is not judged
+            state.warn(
+                f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+                "lower --lr or the weights of added losses"
+            )
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for a batch of view pairs."""
@@ -256,8 +226,6 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         else:
             loss = self.pair_loss(embeddings, ids[rows])
         return loss
-
-    # ------------------------------------------------------------------ state
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids by name."""
