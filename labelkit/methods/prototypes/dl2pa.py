@@ -104,7 +104,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
-        weights = self._class_weights.of_classes(mixed.labels, self._state)
+        weights = self.class_weights(mixed.labels)
         loss = self._loss(embeddings, mixed.labels, weights)
         if mixed.share < 1:
             loss = mixed.share * loss + (1 - mixed.share) * self._loss(embeddings, mixed.other_labels, weights)

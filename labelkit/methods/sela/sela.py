@@ -15,7 +15,6 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.files import read_bytes
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
@@ -226,36 +224,21 @@ class SeLa(Method[SeLaConfig]):
 
 
 def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
-    """Shares of a head's clusters.
+    """Shares of a head's clusters: ``zipf:A``, a .npy file, or a text of numbers apart by white space or commas.
 
     Raises:
-        ConfigError: a file that cannot be used.
+        DatasetError: a file that cannot be read.
+        ConfigError: what is no shares of so many clusters.
     """
     try:
-        shares = make_prior(spec if spec.startswith("zipf:") else _read_numbers(Path(spec)), num_clusters)
-    except ValueError as error:
-        raise ConfigError(
-            "--prior", f"{spec}: {error}", f"Pass {num_clusters} positive fractions that sum to 1."
-        ) from error
-    return shares.numpy()
-
-
-def _read_numbers(path: Path) -> NDArray[np.float64]:
-    """Read a one-dimensional .npy file, or a text of numbers apart by white space or commas.
-
-    Raises:
-        DatasetError: it cannot be read, or holds something else.
-    """
-    remedy = "Pass a one-dimensional .npy file, or a text file of numbers."
-    try:
-        content = read_bytes(path)
-        if path.suffix != ".npy":
-            return np.array(content.decode().replace(",", " ").split(), dtype=np.float64)
-        values = np.load(io.BytesIO(content), allow_pickle=False)
-        if values.ndim != 1:
-            raise ValueError(f"{values.ndim} dimensions")
-        return np.asarray(values, dtype=np.float64)
-    except (OSError, EOFError) as error:
-        raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
-    except (ValueError, TypeError) as error:
-        raise DatasetError(str(path), f"does not contain a list of numbers: {error}", remedy) from error
+        numbers: Any = spec
+        if spec.endswith(".npy"):
+            numbers = np.load(spec)
+        elif not spec.startswith("zipf:"):
+            numbers = np.array(Path(spec).read_text().replace(",", " ").split(), dtype=np.float64)
+        return make_prior(numbers, num_clusters).numpy()
+    except OSError as error:
+        raise DatasetError(spec, f"cannot be read: {error}", "Pass a .npy file or a text file of numbers.") from error
+    except (ValueError, EOFError) as error:
+        remedy = f"Pass {num_clusters} positive fractions that sum to 1."
+        raise ConfigError("--prior", f"{spec}: {error}", remedy) from error
