@@ -88,10 +88,6 @@ class ObjectAwareFilter(nn.Module):
         keys, values = self.keys_and_values()
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
-    def attention(self, patches: Tensor) -> Tensor:
-        """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
-        return self.head_attention(patches).mean(dim=-2)
-
     def head_attention(self, patches: Tensor) -> Tensor:
         """Return the attention (b, h, w, a, m) of each position and head to the m prototypes."""
         keys, _ = self.keys_and_values()

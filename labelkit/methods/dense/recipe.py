@@ -59,6 +59,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         self.teacher = EMATeacher(network, decay=0.0)
         self._ema_decay = CosineSchedule(config.ema_start, config.ema_end, config.steps)
         self._notes: list[str] = []
+        self._warned: set[str] = set()
 
     @property
     def target(self) -> TokenNetworkT:
@@ -103,9 +104,16 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
         """Warn once if features or assignments have collapsed."""
-        problem = collapse_warning(logs)
-        if problem is not None and problem.split(":")[-1] not in self._notes:
-            self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
+        cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
+        if cosine is not None and float(cosine) > COLLAPSED_COSINE:
+            problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
+        elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
+            problem = f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
+        else:
+            return
+        kind = problem.split(":")[-1]
+        if kind not in self._warned:  # the log has every number
+            self._warned.add(kind)
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
     @property
@@ -155,16 +163,6 @@ def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[
     """Return relative entropies of the mean prediction (0: one output takes all) and of the targets (1: all alike)."""
     entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
     return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
-
-
-def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
-    """Return a message if features or assignments have collapsed, or ``None``."""
-    cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
-    if cosine is not None and float(cosine) > COLLAPSED_COSINE:
-        return f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
-    if entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-        return f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
-    return None
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:

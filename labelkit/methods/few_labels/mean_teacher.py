@@ -16,13 +16,12 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import torch
-from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.losses import SquaredConsistency, check_pair
+from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
@@ -35,32 +34,8 @@ from labelkit.methods.few_labels.recipe import (
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
 
-#: Weight of the difference between two heads (released code).
+#: Weight of the mean squared difference between the logits of two heads (released code, ``symmetric_mse_loss``).
 HEAD_WEIGHT: Final = 0.01
-
-
-class HeadDifference(nn.Module):
-    r"""Mean squared difference between the logits of two heads, :math:`\frac{1}{bc} \sum (a_{ik} - b_{ik})^2`.
-
-    In squared logits, >= 0; 0 where both heads agree.
-
-    Shape:
-        - first: ``(b, c)`` float; gets gradients.
-        - second: ``(b, c)`` float; gets gradients.
-        - returns: ``()`` float32 (float64 stays).
-
-    Raises:
-        ValueError: the shapes differ.
-
-    Source:
-        ``CuriousAI/mean-teacher:pytorch/main.py`` (``symmetric_mse_loss``).
-    """
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the mean squared difference over rows and classes."""
-        check_pair(first, second)
-        with without_autocast(first):
-            return (promote(first) - promote(second)).square().mean()
 
 
 class MeanTeacherObjective(StudentObjective):
@@ -88,7 +63,6 @@ class MeanTeacherObjective(StudentObjective):
         self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
-        self.head_difference = HeadDifference()
 
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the student's view and that of teacher and master."""
@@ -121,7 +95,8 @@ class MeanTeacherObjective(StudentObjective):
                 loss = loss + weight * agreement
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
-            difference = self.head_difference(heads[0], heads[1])
+            with without_autocast(heads[0]):  # both heads get gradients
+                difference = (promote(heads[0]) - promote(heads[1])).square().mean()
             loss = loss + HEAD_WEIGHT * difference
             logs["head_difference"] = difference.detach()
         return StepOutput(loss, logs)

@@ -265,11 +265,6 @@ class StudentObjective(nn.Module, ABC):
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student, and the values to log."""
 
-    def __call__(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Call ``forward``, with its types."""
-        output: StepOutput = super().__call__(batch, networks, state)
-        return output
-
 
 def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     """Compute the logits (b, k) of each head for images (b, c, h, w); the first head predicts."""
@@ -392,4 +387,5 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        return self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        output: StepOutput = self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        return output

@@ -158,7 +158,8 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, self._state)
+        output: StepOutput = self.objective(batch, networks, self._state)
+        return output
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""

@@ -31,18 +31,18 @@ cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo, MixedBatch
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
-from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
@@ -50,12 +50,93 @@ from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
 FEW_DIMENSIONS = 4
+#: Sums of unit embeddings that are shorter have no direction.
+_SMALLEST_SUM = 1e-8
 #: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
 MEAN_DECAY = 0.9
 # An unseen class keeps its prototype unless a seen one gains more than this by taking it.
 UNSEEN_PULL = 1e-3
 # Mean gain for which classes are moved; below it a tie decides.
 SMALLEST_GAIN = 1e-6
+
+
+class PrototypeHead(nn.Module):
+    """Untrained head whose scores are the cosines with fixed class prototypes.
+
+    Args:
+        num_classes: c.
+        dim: d.
+        num_prototypes: k >= c; c by default.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length.
+        - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1].
+
+    Attributes:
+        prototypes: (k, d) unit rows; zeros until they are set.
+        assignment: (c,) int64, prototype of each class, all different.
+        prices: (k,), not read: in weights of 0.1.0 and their digests.
+        class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
+        seen: (c,) int64, images that went into them.
+    """
+
+    def __init__(self, num_classes: int, dim: int, num_prototypes: int | None = None) -> None:
+        super().__init__()
+        k = num_classes if num_prototypes is None else num_prototypes
+        self.num_classes = num_classes
+        self.prototypes: Tensor = nn.Buffer(torch.zeros(k, dim))
+        self.assignment: Tensor = nn.Buffer(torch.arange(num_classes))
+        self.prices: Tensor = nn.Buffer(torch.zeros(k))
+        self.class_means: Tensor = nn.Buffer(torch.zeros(num_classes, dim))
+        self.seen: Tensor = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the cosines (b, c) of embeddings (b, d) with the prototype of each class."""
+        with without_autocast(embeddings):
+            unit = F.normalize(promote(embeddings), dim=1, eps=_SMALLEST_SUM)
+            return F.linear(unit, self.class_prototypes.to(unit.dtype))
+
+    @property
+    def class_prototypes(self) -> Tensor:
+        """Return the prototypes (c, d) in class order."""
+        return self.prototypes[self.assignment]
+
+    @torch.no_grad()
+    def update_means(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        shares: Tensor | None = None,
+        *,
+        decay: float = 0.9,
+        combine: Callable[[Tensor], Tensor] = lambda value: value,
+    ) -> None:
+        """Move the mean direction of each class toward its mean in the batch.
+
+        The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
+
+        Args:
+            embeddings: (b, d) of any length.
+            labels: (b,) int64 in [0, c); with Mixup each image is given twice.
+            shares: (b,) part of each image that belongs to its label, > 0; ones by default.
+            decay: weight of the past, alpha; the first batch of a class is taken as it is.
+            combine: sum over processes.
+        """
+        unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
+        shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
+        dim = unit.shape[1]
+        # one exchange: sums beside counts
+        table = unit.new_zeros((self.num_classes, dim + 1))
+        table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
+        table = combine(table)
+        sums, counts = table[:, :dim], table[:, dim].long()
+        lengths = sums.norm(dim=1)
+        moved = lengths >= _SMALLEST_SUM
+        means = sums / lengths.clamp(min=_SMALLEST_SUM)[:, None]
+        blended = F.normalize(decay * self.class_means + (1 - decay) * means, dim=1)
+        means = torch.where((self.seen > 0)[:, None], blended, means)
+        self.class_means.copy_(torch.where(moved[:, None], means, self.class_means))
+        self.seen.add_(torch.where(moved, counts, torch.zeros_like(counts)))
 
 
 class DL2PA(LabeledClassifier[DL2PAConfig]):
@@ -138,7 +219,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         head = self.network.head
         if self.config.loss == "cross-entropy":
             with without_autocast(embeddings):  # cosines of half precision have two digits
-                logits = torch.nn.functional.linear(promote(embeddings), head.class_prototypes)
+                logits = F.linear(promote(embeddings), head.class_prototypes)
             loss: Tensor = self.cross_entropy(logits, labels, own)
         else:
             loss = self.inner_product(embeddings, head.class_prototypes[labels], own)
