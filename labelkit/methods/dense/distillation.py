@@ -6,7 +6,6 @@ A student learns the assignments of its own moving average.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -320,12 +319,11 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
             is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
-        student, teacher = distilled_branches(state, where)
-        # a released teacher has no mask token, as it sees all
-        missing = target.copy_head(replace(teacher, mask_token=student.mask_token), where)
+        student, teacher = distilled_branches(state)
+        missing = target.copy_head(teacher, where)
         network.copy_head(student, where)
         if student is not teacher:
-            network.backbone.fit_weights(student.state, where)
+            network.backbone.fit_weights(student, where)
         for of, center in self._named_centers().items():
             found = distilled_center(state, of, where)
             if found is None:

@@ -101,19 +101,6 @@ def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewS
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
-def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int) -> int:
-    """Return the size of the memory, by default the number of training images.
-
-    Raises:
-        ConfigError: fewer than a batch.
-    """
-    size = asked or num_images
-    if size < config.batch_size:
-        problem = f"{config.batch_size} is more than the {size} images of the memory"
-        raise ConfigError("--batch-size", problem, "Lower the number.")
-    return size
-
-
 class MetricMethod(Method[MetricConfigT]):
     """Base of metric learning methods, which are evaluated by retrieval on held-out images.
 

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import ClassBalancedSampler
-from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     assembly_coherence,
@@ -47,7 +46,6 @@ from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import (
     MetricMethod,
-    memory_size,
     pseudo_labels,
     train_view,
     update_pseudo_labels,
@@ -101,7 +99,8 @@ class SAN(MetricMethod[SANConfig]):
         self.slow: EMATeacher | None = None
         if config.memory != "none":
             images = data.num_samples if self.clusters is not None else int((data.labels >= 0).sum())
-            self.memory = MemoryBank(memory_size(config, config.memory_size, images), self.network.embed_dim)
+            size = config.memory_size or max(images, config.batch_size)
+            self.memory = MemoryBank(size, self.network.embed_dim)
             of_memory = {"contrastive": MemoryContrastiveLoss, "contrastive-bayesian": ContrastiveBayesianLoss}
             self.memory_loss = of_memory[config.memory_loss]()
             if config.memory == "momentum":
@@ -116,8 +115,6 @@ class SAN(MetricMethod[SANConfig]):
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
             labels = None if self.clusters is not None else data.labels
-            if labels is not None:
-                check_training_classes(config, data)
             self._sampler = ClassBalancedSampler(
                 labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
             )
@@ -233,32 +230,6 @@ class SAN(MetricMethod[SANConfig]):
         """Class or cluster of rows, as it is now."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
-
-
-def check_training_classes(config: SANConfig, data: DataInfo) -> None:
-    """Check before training that there are enough labeled classes to make batches of.
-
-    A trained run is built without labels, so this is not checked later.
-
-    Raises:
-        DatasetError: none or one class.
-        ConfigError: fewer than a batch needs.
-    """
-    counts = np.bincount(data.labels[data.labels >= 0])
-    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
-    if found < 2:
-        raise DatasetError(
-            config.dataset,
-            f"{found} classes have images with a label that training may use; at least two are needed",
-            "Use a data set with labels, or train without labels.",
-        )
-    if found < needed:
-        raise ConfigError(
-            "--batch-size",
-            f"{config.batch_size} holds {needed} classes with {config.images_per_class} images each, but only "
-            f"{found} classes have labels",
-            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
-        )
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:

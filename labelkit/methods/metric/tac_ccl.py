@@ -100,7 +100,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)
-        self.memory = MemoryBank(shared.memory_size(config, None, data.num_samples), config.embed_dim)
+        self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         self.equal_buffers = (

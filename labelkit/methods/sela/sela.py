@@ -125,7 +125,7 @@ class SeLa(Method[SeLaConfig]):
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
-            self.labels.set_prior(head, _prior(self.config.prior, k))
+            self.labels.prior(head).copy_(_prior(self.config.prior, k))
 
     def on_step_start(self, state: TrainState) -> None:
         """Optimize the labels of the heads that are due."""
@@ -223,7 +223,7 @@ class SeLa(Method[SeLaConfig]):
                     state.warn(f"warning: {warning}")
 
 
-def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
+def _prior(spec: str, num_clusters: int) -> Tensor:
     """Shares of a head's clusters: ``zipf:A``, a .npy file, or a text of numbers apart by white space or commas.
 
     Raises:
@@ -236,7 +236,7 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
             numbers = np.load(spec)
         elif not spec.startswith("zipf:"):
             numbers = np.array(Path(spec).read_text().replace(",", " ").split(), dtype=np.float64)
-        return make_prior(numbers, num_clusters).numpy()
+        return make_prior(numbers, num_clusters)
     except OSError as error:
         raise DatasetError(spec, f"cannot be read: {error}", "Pass a .npy file or a text file of numbers.") from error
     except (ValueError, EOFError) as error:
