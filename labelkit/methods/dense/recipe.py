@@ -178,14 +178,11 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
-    processes, objects = process_count(), config.objects_per_batch
-    for name, count in (("--batch-size", objects), ("--batch-size", config.batch_size)):
+    processes = process_count()
+    for count in (config.objects_per_batch, config.batch_size):
         if count % processes:
-            raise ConfigError(
-                name,
-                f"{count} cannot be divided among {processes} processes",
-                "Use a multiple of the number of processes.",
-            )
+            problem = f"{count} cannot be divided among {processes} processes"
+            raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
 
 
 def copy_branches(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelkit.data.batch import DataInfo
@@ -24,8 +23,6 @@ from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.losses import DiscoveryLoss
 from labelkit.methods.discovery.networks import DiscoveryNetwork, PairedOptions
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
-from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.weights.published import has_published_weights
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.groups import DiscoveryMonitor
@@ -84,48 +81,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def _check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]) -> None:
-    """Check all options that depend on the backbone, and report every mismatch in one error.
-
-    Args:
-        config: the options of a method that trains on images.
-        align_blocks: blocks that are to be aligned.
-
-    Raises:
-        ConfigError: naming each option that does not fit, and what does.
-    """
-    with torch.device("meta"):
-        depth = build_backbone(config.backbone).info.depth
-    faults = {}
-    if config.pretrained and config.weights is not None:
-        faults["--no-pretrained"] = f"weights come from {config.weights} already"
-    elif config.pretrained and not has_published_weights(config.backbone):
-        faults["--no-pretrained"] = "it has no published weights"
-    if not (config.linear_probe or config.train_stem) and config.grad_from_block >= depth:
-        fitting = "--grad-from-block 0" if depth else "--grad-from-block 0 --train-stem"
-        faults[fitting] = f"block {config.grad_from_block} is not there to train from"
-    if any(block >= depth for block in align_blocks):
-        last = ",".join(str(block) for block in range(max(0, depth - 2), depth))
-        fitting = f"--align-blocks {last}" if depth else "--align-mode none"
-        faults[fitting] = f"blocks {','.join(map(str, align_blocks))} are not there to align"
-    if faults:
-        raise ConfigError(
-            f"--backbone {config.backbone}",
-            f"{len(faults)} other options do not suit this backbone ({depth} blocks): {'; '.join(faults.values())}",
-            f"Pass {' '.join(faults)}, or a --preset with this backbone.",
-        )
-
-
-def paired_options(config: ContrastiveTrainConfig, data: DataInfo, align_blocks: Collection[int] = ()) -> PairedOptions:
-    """Collect the keyword arguments of a `PairedNetwork`, checked if images are trained on.
-
-    Args:
-        config: the options.
-        data: facts about the training set.
-        align_blocks: blocks that are to be aligned.
-    """
-    if data.row_dim is None:
-        _check_backbone(config, align_blocks)
+def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
+    """Collect the keyword arguments of a `PairedNetwork` from the options and facts about the training set."""
     return {
         "grad_from_block": config.grad_from_block,
         "train_stem": config.train_stem,
@@ -153,15 +110,12 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         config: the options.
         data: facts about the training set.
         symmetric: each view teaches the other.
-        align_blocks: blocks that are to be aligned.
     """
 
     runs_whole_backbone = False
     network: DiscoveryNetwork
 
-    def __init__(
-        self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool, align_blocks: Collection[int] = ()
-    ) -> None:
+    def __init__(self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool) -> None:
         super().__init__(config, data)
         num_classes = check_discovery_data(config, data)
         self.network = DiscoveryNetwork(
@@ -169,7 +123,7 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
             num_classes,
             projector_hidden_dim=config.projector_hidden_dim,
             projection_dim=config.projection_dim,
-            **paired_options(config, data, align_blocks),
+            **paired_options(config, data),
         )
         self.loss = DiscoveryLoss(
             supervised_weight=config.supervised_weight,
