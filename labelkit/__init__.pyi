@@ -772,7 +772,6 @@ class _Train:
     def mean_teacher(
         *,
         labeled_batch_size: int = ...,
-        whitening: Literal['none', 'zca'] = ...,
         ema_decay_start: float = ...,
         consistency_weight: float = ...,
         consistency_ramp: float = ...,
@@ -1321,7 +1320,6 @@ class _Train:
         unlabeled_weight: float = ...,
         unlabeled_ramp: float = ...,
         labeled_batch_size: int = ...,
-        whitening: Literal['none', 'zca'] = ...,
         ema_decay_start: float = ...,
         consistency_weight: float = ...,
         consistency_ramp: float = ...,

@@ -159,8 +159,7 @@ class ClassBalancedSampler:
         rows: rows to draw from; all that have a label by default, leave out what cannot be read.
 
     Raises:
-        ConfigError: the batch size is not a multiple of ``per_class``.
-        DatasetError: fewer classes than a batch needs.
+        ConfigError: the batch size is not a multiple of ``per_class``, or a batch needs more classes than there are.
     """
 
     def __init__(
@@ -190,18 +189,22 @@ class ClassBalancedSampler:
             labels: (n,) int64, -1 = not drawn while that lasts.
 
         Raises:
-            DatasetError: fewer classes than a batch needs.
+            ConfigError: fewer classes than a batch needs.
+            DatasetError: no labels at all.
         """
         classes = np.asarray(labels, dtype=np.int64)[self._pool]
         order = np.argsort(classes, kind="stable")
         order = order[classes[order] >= 0]
         starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
-        members = np.split(self._pool[order], starts[1:]) if len(order) else []
+        if not len(order):
+            problem = "no image has a label that training may use"
+            raise DatasetError("labels", problem, "Use a data set with labels, or train without labels.")
+        members = np.split(self._pool[order], starts[1:])
         if len(members) < self._classes_per_batch:
-            raise DatasetError(
-                "labels",
-                f"{len(members)} classes have labels, but a batch needs {self._classes_per_batch}",
-                "Use a smaller batch or more images per class.",
+            raise ConfigError(
+                "--batch-size",
+                f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels",
+                "Use a smaller batch, or more --images-per-class.",
             )
         self._members = members
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from collections.abc import Container
 from importlib import import_module
@@ -22,8 +21,6 @@ from labelkit.methods.spec import MethodSpec, OwnSource
 
 TABLE_NAME = "METHODS"
 """What such a file calls its table: a dictionary of ``MethodSpec`` by the name of the method."""
-_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_TARGET = re.compile(r"[\w.]+:\w+")
 
 
 def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
@@ -94,21 +91,12 @@ def _check(source: str, name: object, spec: object) -> None:
     Raises:
         ConfigError: it cannot be a method.
     """
-    from labelkit.options.training import RunConfig
-
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _problem(source, f"has a method {name!r}", "Use lower-case letters, digits and hyphens.")
     if not isinstance(spec, MethodSpec):
         raise _problem(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
-    options, target = spec.options, spec.target
-    if not isinstance(options, type) or not issubclass(options, RunConfig):
-        raise _problem(source, f"the options of {name!r} are not an options class", "Extend those of another method.")
-    if options.command != ("train", name):
-        problem = f"the options of {name!r} are those of `labelkit {' '.join(options.command)}`"
+    command = getattr(spec.options, "command", None)
+    if command != ("train", name):
+        problem = f"the options of {name!r} are not an options class with this command, but {command}"
         raise _problem(source, problem, f'Write `command = ("train", "{name}")` into the class.')
-    if not (isinstance(target, type) or (isinstance(target, str) and _TARGET.fullmatch(target))):
-        problem = f"the method {name!r} is neither a class nor the name of one"
-        raise _problem(source, problem, 'Pass the class, or "module:Class".')
 
 
 def _problem(source: str, problem: str, remedy: str) -> ConfigError:

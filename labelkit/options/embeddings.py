@@ -21,7 +21,7 @@ _OF_IMAGES = (
     "data_root", "exclude", "follow_links", "max_pixels", "download", "max_bad", "strict",
     "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
     "augmentation", "shift_px", "noise", "dropout", "views", "grad_from_block", "train_stem", "linear_probe",
-    "freeze_stages", "reuse_frozen", "whitening", "pretext_steps",
+    "freeze_stages", "reuse_frozen", "pretext_steps",
 )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     retired_fields: ClassVar[frozenset[str]] = frozenset(
         {"checkpoint_every_minutes", "keep_every_steps", "tensorboard"}
     )
+    #: Counts of epochs or steps that a shorter run scales, and the least of each; those of parents too.
+    scaled: ClassVar[Mapping[str, int]] = {}
     # A saved config.yaml lists the options as it always did.
     keeps_order: ClassVar[bool] = True
 
@@ -154,19 +156,18 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         Args:
             fraction: in (0, 1].
         """
-        return {}
-
-    def _scaled(self, fraction: float, *names: str, least: int) -> dict[str, object]:
-        """Return this share of some counts, those that are ``None`` left out; nothing if the run keeps its length."""
         if fraction >= 1:
             return {}
-        counts = {name: getattr(self, name) for name in names}
+        scaled = {name: least for base in type(self).__mro__ for name, least in vars(base).get("scaled", {}).items()}
+        counts = {name: getattr(self, name) for name in scaled}
         # 1e-9: 0.29 * 100 is a little less than 29
-        return {name: max(least, int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
+        return {name: max(scaled[name], int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
 
 
 class TrainConfig(RunConfig):
     """Options of a training run whose length is counted in epochs."""
+
+    scaled: ClassVar[Mapping[str, int]] = {"epochs": 1, "lr_warmup_epochs": 0}
 
     epochs: int = _OPTIMIZATION(..., "Number of training epochs.", ge=1)
     lr_schedule: Literal["cosine", "constant", "step"] = _OPTIMIZATION(
@@ -207,7 +208,6 @@ class TrainConfig(RunConfig):
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
-        options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
         if self.lr_drop_epochs and fraction < 1:
             drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
             options["lr_drop_epochs"] = tuple(sorted(drops))
@@ -216,6 +216,8 @@ class TrainConfig(RunConfig):
 
 class StepRunConfig(RunConfig):
     """Options for the length of a run that is counted in optimizer steps."""
+
+    scaled: ClassVar[Mapping[str, int]] = {"steps": 1}
 
     steps: int = _OPTIMIZATION(..., "Number of training steps.", ge=1)
     eval_every_steps: int = _RUN(1000, "Steps between evaluations, which each write a checkpoint.", ge=1)
@@ -230,7 +232,7 @@ class StepRunConfig(RunConfig):
         if fraction >= 1:
             return options
         every = max(1, int(self.eval_every_steps * fraction + 1e-9))
-        options |= self._scaled(fraction, "steps", least=1) | {"eval_every_steps": every}
+        options["eval_every_steps"] = every
         if self.steps % self.eval_every_steps == 0:
             options["steps"] = every * (self.steps // self.eval_every_steps)
         return options

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import RowShares, row_shares
-from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.methods.few_labels.losses import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.mixmatch import interleave
 

@@ -172,11 +172,9 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
             f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
             "which is taken",
         ),
-        (f'{HEAD}\nMETHODS = {{"My Loss": MethodSpec("x", Config, {SOFTMAX})}}', "lower-case letters"),
         (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
         (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are not an options class"),
         (f'{HEAD}\nMETHODS = {{"other": MethodSpec("x", Config, {SOFTMAX})}}', 'command = ("train", "other")'),
-        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", Config, "Softmax")}}', "neither a class nor the name of one"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, text: str | None, told: str) -> None:

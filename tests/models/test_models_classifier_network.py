@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.methods.prototypes.dl2pa import PrototypeHead
 from labelkit.models.headed import ClassifierNetwork
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.tac_ccl import CBAM
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.headed import MultiHeadNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork
@@ -90,7 +91,7 @@ def test_networks_of_methods_give_the_maps_of_their_backbone() -> None:
 
 
 def test_metric_networks_give_the_maps_that_are_pooled() -> None:
-    network = MetricNetwork("smallcnn", embed_dim=8, attention=True, image_size=32).eval()
+    network = MetricNetwork("smallcnn", embed_dim=8, attention=CBAM, image_size=32).eval()
     images = _images(32)
     with torch.no_grad():
         patches, output = network.patch_features(images), network(images)

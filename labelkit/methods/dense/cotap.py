@@ -24,7 +24,7 @@ Others stand in the descriptions of the options, ``labelkit.methods.dense.option
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,19 +37,15 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import PairPlan, ViewSpec
-from labelkit.errors import Mismatch, StoreError
-from labelkit.methods.dense.cotap_network import (
-    DenseNetwork,
-    build_dense_network,
-    check_dense_run,
-    copy_dense_networks,
-    neighbor_view,
-)
+from labelkit.errors import ConfigError, Mismatch
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import SlowTarget
+from labelkit.methods.dense.recipe import SlowTarget, check_crops, copy_branches
 from labelkit.models.weights.files import fingerprint
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
+from labelkit.training.distributed import process_count
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 
@@ -61,27 +57,52 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
     """Training method CoTAP: dense representation learning without labels, with scenes alone by patch terms only."""
 
     never_decayed = "filter.prototypes"
-    #: Where neighbors are kept, if anywhere.
-    neighbor_place: NeighborPlace | None = None
     equal_buffers = ("neighbors",)
     retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
-        network, notes = build_dense_network(config, data)
+        network = DenseNetwork(
+            config.backbone,
+            drop_path=config.drop_path,
+            num_prototypes=config.filter_prototypes if config.filter else None,
+            projector_dims=config.projector_dims,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
+        # processes would wait for the gradient of what no term reaches
+        if not any((config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)):
+            network.requires_grad_(False)
+        if network.filter is not None:
+            network.filter.prototypes.requires_grad_(config.prototype_entropy > 0)
+        missing = ""
+        if config.projector_init == "checkpoint":
+            if config.weights is not None:
+                missing = "" if network.load_projector_file(config.weights) else str(config.weights)
+            elif config.pretrained:
+                missing = "the hub's weights file"
         super().__init__(config, data, network)
-        self._notes = notes
-        check_dense_run(config, network, self._num_objects)
+        if missing:
+            self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
+        check_crops(config, network)
+        if config.patch_ranking and config.batch_size // process_count() < 2:
+            raise ConfigError(
+                "--batch-size",
+                "each process needs at least two images for --patch-ranking",
+                "Increase it, or pass --patch-ranking 0.",
+            )
+        if config.image_concentration and config.num_neighbors >= self._num_objects:
+            problem = f"{config.num_neighbors} neighbors need more than {self._num_objects} images"
+            raise ConfigError("--num-neighbors", problem, "Lower it.")
         self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
         self._rows = np.zeros(0, dtype=np.int64)
+        self._dataset_digest, self._writes = "", False
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Set the file of the neighbors to the one in the options or one in the run folder."""
-        kept = self.config.neighbors
-        path = kept or inputs.folder / "neighbors.h5"
-        self.neighbor_place = NeighborPlace(path, inputs.digest(), chosen=kept is not None, writes=inputs.writes)
+        """Note what the file of the neighbors must belong to, and whether it may be written."""
+        self._dataset_digest, self._writes = inputs.digest(), inputs.writes
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both data sets in each batch."""
@@ -100,8 +121,9 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             self._rows[self._rows < self._num_objects],
             self._num_objects,
             self.config.num_neighbors,
-            weights_fingerprint=fingerprint(self.target.backbone),
-            place=self.neighbor_place,
+            of={"dataset_digest": self._dataset_digest, "weights_fingerprint": fingerprint(self.target.backbone)},
+            path=self.config.neighbors,
+            writes=self._writes,
         )
         self.neighbors.copy_(table)
 
@@ -118,9 +140,12 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load backbones and projectors of both networks from a CoTAP run with another filter."""
-        return copy_dense_networks(
-            self.network, self.target, tensors, where, self.config.projector_init == "checkpoint"
-        )
+        projector = self.config.projector_init == "checkpoint"
+        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+            return None
+        if not projector:
+            return "both backbones; projectors and filter start anew"
+        return "both backbones and projectors; the filter starts anew"
 
     def on_backbone_taken(self) -> None:
         """Load the projector stored with the backbone, and make both networks equal."""
@@ -147,24 +172,8 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             chiral=data.chiral,
             photographic=data.photographic,
         )
-        return (*views, neighbor_view(views[0], len(views))) if len(self.neighbors) else views
-
-
-@dataclass(frozen=True)
-class NeighborPlace:
-    """Path of a file of nearest neighbors, and the data set that the file must belong to.
-
-    Attributes:
-        path: the file.
-        dataset_digest: identity of the listing that rows refer to.
-        chosen: a person named the file, so that one of something else is an error and not replaced.
-        writes: keep what is found; a dry run does not.
-    """
-
-    path: Path
-    dataset_digest: str
-    chosen: bool
-    writes: bool = True
+        # of a neighbor: the first view's transform with a mirror flip of its own
+        return (*views, replace(views[0], partner=True, mirror_as=len(views))) if len(self.neighbors) else views
 
 
 def find_neighbors(
@@ -174,10 +183,11 @@ def find_neighbors(
     num_rows: int,
     k: int,
     *,
-    weights_fingerprint: str,
-    place: NeighborPlace | None,
+    of: Mapping[str, str],
+    path: Path | None = None,
+    writes: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of images, read from the file if it exists or computed and saved.
+    """Return the nearest neighbors of images, read from a file if it is there, or computed and saved in it.
 
     Args:
         state: embeds, and speaks to the other processes.
@@ -185,8 +195,9 @@ def find_neighbors(
         rows: (m,) rows that have neighbors, all among each other, increasing.
         num_rows: length of the table.
         k: neighbors of each.
-        weights_fingerprint: identity of the network.
-        place: of the file; ``None`` = nowhere.
+        of: identity of data and network, which a file must have.
+        path: the file; ``None`` = none.
+        writes: save what is computed.
 
     Returns:
         (num_rows, k) int32 on the CPU, equal on every process; -1 for other rows.
@@ -194,49 +205,37 @@ def find_neighbors(
     Raises:
         StoreError: the file is damaged, or of other images or another network.
     """
-    recipe = {
-        "dataset_digest": "" if place is None else place.dataset_digest,
-        "metric": "cosine",
-        "num_images": len(rows),
-        "weights_fingerprint": weights_fingerprint,
-    }
+    recipe = {**of, "metric": "cosine", "num_images": len(rows)}
     table = np.full((num_rows, k), -1, dtype=np.int32)
-    found = _kept(place, recipe, rows, k) if state.is_main and place is not None else None
+    found = _kept(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
     # the main process decides, or some would wait for an exchange that others never begin
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
         features = state.embed(network, rows)
         if state.is_main:
             scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
             found = NeighborFile(rows, rows[places], scores, recipe)
-            if place is not None and place.writes:
-                write_neighbors(place.path, found)
+            if path is not None and writes:
+                write_neighbors(path, found)
     if found is not None:
         table[rows] = found.neighbor_rows[:, :k]
     shared = torch.from_numpy(table if state.is_main else np.zeros_like(table))
     return state.combine(shared, "sum")
 
 
-def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile | None:
-    """Return what the file holds; ``None`` if there is none, or an outdated one that nobody asked for."""
-    if not place.path.exists():
-        return None
-    try:
-        found = read_neighbors(place.path)
-        faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
-        if not faults and not np.array_equal(found.query_rows, rows):
-            faults = ["the images that can be read"]
-        if not faults and found.neighbor_rows.shape[1] < k:
-            faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image, not {k}"]
-        if faults:
-            raise Mismatch(
-                str(place.path),
-                f"contains neighbors of other data: {', '.join(faults)}",
-                "Pass another file as --neighbors to search them again, or remove this file.",
-            )
-    except StoreError:
-        if place.chosen:
-            raise
-        return None
+def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
+    """Return what the file holds, which must be k neighbors of these rows."""
+    found = read_neighbors(path)
+    faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
+    if not faults and not np.array_equal(found.query_rows, rows):
+        faults = ["the images that can be read"]
+    if not faults and found.neighbor_rows.shape[1] < k:
+        faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image, not {k}"]
+    if faults:
+        raise Mismatch(
+            str(path),
+            f"contains neighbors of other data: {', '.join(faults)}",
+            "Pass another file as --neighbors to search them again, or remove this file.",
+        )
     return found
 
 

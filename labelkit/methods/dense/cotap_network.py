@@ -1,4 +1,4 @@
-"""The network of CoTAP: a vision transformer, an object-aware filter and a projector; how it is built and taken over.
+"""The network of CoTAP: a vision transformer, an object-aware filter and a projector.
 
 Each patch asks a set of learned object prototypes what it may be a part of. Source: "Semantic Concentration for
 Self-Supervised Dense Representations Learning", Eq. 17 to 19.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -17,18 +16,11 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import unit
-from labelkit.data.batch import DataInfo
-from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
-from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import check_crops, copy_branches
 from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
-from labelkit.training.distributed import process_count
 
 
 class ObjectAwareFilter(nn.Module):
@@ -95,10 +87,6 @@ class ObjectAwareFilter(nn.Module):
         """Filter the feature maps only."""
         keys, values = self.keys_and_values()
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
-
-    def attention(self, patches: Tensor) -> Tensor:
-        """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
-        return self.head_attention(patches).mean(dim=-2)
 
     def head_attention(self, patches: Tensor) -> Tensor:
         """Return the attention (b, h, w, a, m) of each position and head to the m prototypes."""
@@ -223,75 +211,3 @@ class DenseNetwork(TokenNetwork):
             raise UnsupportedBackboneError(self.backbone.info.name, problem, "Pass a run trained with the filter on.")
         patches = self.tokens(images).patches
         return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
-
-
-def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
-    """Build the student network with the weights from the options, and return it with remarks for the user."""
-    network = DenseNetwork(
-        config.backbone,
-        drop_path=config.drop_path,
-        num_prototypes=config.filter_prototypes if config.filter else None,
-        projector_dims=config.projector_dims,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
-    _train_only_what_is_used(config, network)
-    notes = []
-    if config.projector_init == "checkpoint":
-        if config.weights is not None and not network.load_projector_file(config.weights):
-            notes.append(f"warning: {config.weights} contains no projection, so the projector starts from scratch")
-        elif config.weights is None and config.pretrained:
-            notes.append("warning: the hub's weights contain no projection, so the projector starts from scratch")
-    return network, notes
-
-
-def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None:
-    """Freeze what no term reaches: processes would wait for its gradient."""
-    terms = (config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)
-    if not any(terms):
-        network.requires_grad_(False)
-    if network.filter is not None:
-        network.filter.prototypes.requires_grad_(config.prototype_entropy > 0)
-
-
-def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:
-    """Check that the options fit the network, the images and the number of processes.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    check_crops(config, network)
-    if config.patch_ranking and config.batch_size // process_count() < 2:
-        raise ConfigError(
-            "--batch-size",
-            "each process needs at least two images for --patch-ranking",
-            "Increase it, or pass --patch-ranking 0.",
-        )
-    if config.image_concentration and config.num_neighbors >= num_objects:
-        raise ConfigError(
-            "--num-neighbors", f"{config.num_neighbors} neighbors need more than {num_objects} images", "Lower it."
-        )
-
-
-def neighbor_view(first: ViewSpec, number: int) -> ViewSpec:
-    """Return the view of a neighbor: the first view's transform with a mirror flip of its own."""
-    return replace(first, partner=True, mirror_as=number)
-
-
-def copy_dense_networks(
-    network: DenseNetwork, target: DenseNetwork, tensors: Mapping[str, Tensor], where: str, projector: bool
-) -> str | None:
-    """Copy the backbones, and optionally the projectors, of both networks from a CoTAP run.
-
-    Returns:
-        What was taken; ``None`` if the run is of another method.
-
-    Raises:
-        CheckpointMismatch: other backbones.
-        ConfigError: other projectors.
-    """
-    if not copy_branches(network, target, tensors, where, projector=projector):
-        return None
-    if not projector:
-        return "both backbones; projectors and filter start anew"
-    return "both backbones and projectors; the filter starts anew"

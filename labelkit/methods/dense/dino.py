@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 
 from labelkit.data.batch import Batch
+from labelkit.methods.dense.distillation import DistilledStudent
 from labelkit.methods.dense.distillation_options import DINOConfig
-from labelkit.methods.dense.distilled_student import DistilledStudent
 from labelkit.training.method import StepOutput
 
 

@@ -1,30 +1,37 @@
-"""Parts of DINO and iBOT: losses, both networks and where they start, center of outputs, growing temperatures."""
+"""What DINO and iBOT share: all events but the step itself, losses, center of outputs, growing temperatures.
+
+A student learns the assignments of its own moving average.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import crop_views
-from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.distilled_network import DistillationNetwork, distilled_branches, distilled_center
-from labelkit.methods.dense.recipe import check_crops
+from labelkit.methods.dense.recipe import SlowTarget, check_crops, copy_branches, watch_targets
 from labelkit.models.weights.files import load_weights_file
-from labelkit.training.method import TrainState
+from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import GrowingWeight
 
 CenterOf = Literal["image", "patch"]
+
+#: Of the mean that the target's outputs for patches are measured from.
+PATCH_CENTER_DECAY: Final = 0.9
+
+DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfig)
 
 
 class RunningCenter(nn.Module):
@@ -67,92 +74,6 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
     """Return a temperature schedule that grows linearly for ``steps`` steps and is then constant."""
     share = GrowingWeight(1.0, steps)
     return lambda step: start + (full - start) * share(step)
-
-
-def build_student(
-    config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool = False
-) -> DistillationNetwork:
-    """Build the student `DistillationNetwork` with the backbone from the options."""
-    network = DistillationNetwork(
-        config.backbone,
-        drop_path=config.drop_path,
-        projector_dims=config.projector_dims,
-        num_outputs=config.num_outputs,
-        learn_lengths=not config.norm_last_layer,
-        hides_patches=hides_patches,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
-    check_crops(config, network)
-    return network
-
-
-def load_start_weights(
-    config: SelfDistillationConfig,
-    network: DistillationNetwork,
-    target: DistillationNetwork,
-    centers: Mapping[CenterOf, RunningCenter],
-    path: Path | None,
-) -> list[str]:
-    """Initialize student, target and centers from a file, or the target from the student without one.
-
-    The file is the one whose backbone the student has. A full checkpoint gives each its own weights and head, and the
-    centers.
-
-    Args:
-        config: the options.
-        network: the student.
-        target: its average.
-        centers: of outputs.
-        path: the file, if there is one.
-
-    Returns:
-        what a person should know.
-
-    Raises:
-        CheckpointError: the file does not fit.
-        ConfigError: a head of other sizes.
-    """
-    target.load_state_dict(network.state_dict())
-    if config.projector_init != "checkpoint" or path is None:
-        is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
-        return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
-    where, state = str(path), load_weights_file(path)
-    student, teacher = distilled_branches(state, where)
-    # a released teacher has no mask token, as it sees all
-    missing = target.copy_head(replace(teacher, mask_token=student.mask_token), where)
-    network.copy_head(student, where)
-    if student is not teacher:
-        network.backbone.fit_weights(student.state, where)
-    for of, center in centers.items():
-        found = distilled_center(state, of, where)
-        if found is None:
-            missing.append(f"center of {of} outputs")
-        elif found.shape != center.value.shape:
-            shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
-            raise ConfigError(
-                "--num-outputs",
-                f"the {of} center of {where} is {shapes}",
-                "Pass this size, or --projector-init scratch.",
-            )
-        else:
-            center.value.copy_(found)
-    if not missing:
-        return []
-    return [f"warning: {where} contains no {', no '.join(missing)}: missing parts start from scratch"]
-
-
-def distillation_views(config: SelfDistillationConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ...]:
-    """Return the two large views of size ``size`` and the small views from the options."""
-    return crop_views(
-        (size, config.local_size),
-        config.num_local_views,
-        config.augmentation,
-        global_scale=config.global_scale,
-        local_scale=config.local_scale,
-        chiral=data.chiral,
-        photographic=data.photographic,
-    )
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
@@ -269,3 +190,153 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
 def _check_temperature(temperature: float) -> None:
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
+
+
+class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
+    """Base of DINO and iBOT: a student, its EMA target and the centers of the target's outputs.
+
+    Args:
+        config: the options.
+        data: facts about the training set.
+        hides_patches: patches have targets too, and a center of their own.
+    """
+
+    remedy = "a lower --teacher-temperature, "
+
+    def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
+        network = DistillationNetwork(
+            config.backbone,
+            drop_path=config.drop_path,
+            projector_dims=config.projector_dims,
+            num_outputs=config.num_outputs,
+            learn_lengths=not config.norm_last_layer,
+            hides_patches=hides_patches,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
+        check_crops(config, network)
+        super().__init__(config, data, network)
+        self.centers = nn.ModuleDict({"image": RunningCenter(config.num_outputs, config.center_decay)})
+        if hides_patches:
+            self.centers["patch"] = RunningCenter(config.num_outputs, PATCH_CENTER_DECAY)
+        self.equal_buffers = tuple(f"centers.{of}.value" for of in self.centers)
+        self.loss = MultiViewDistillationLoss(config.student_temperature)
+        self._temperature = warmup_temperature(
+            config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
+        )
+        self._notes = self._start_from(config.weights)
+
+    def center(self, of: CenterOf) -> RunningCenter:
+        """Return the running center of the target's outputs for class tokens or patches."""
+        center = self.centers[of]
+        assert isinstance(center, RunningCenter)
+        return center
+
+    def _named_centers(self) -> dict[CenterOf, RunningCenter]:
+        return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
+
+    @property
+    def step(self) -> int:
+        """Return the number of finished updates, or 0 outside of a run."""
+        return self._state.step
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """Return the single training phase, which mixes both data sets in each batch."""
+        config, data = self.config, self.data
+        views = crop_views(
+            (self.network.input_spec.size, config.local_size),
+            config.num_local_views,
+            config.augmentation,
+            global_scale=config.global_scale,
+            local_scale=config.local_scale,
+            chiral=data.chiral,
+            photographic=data.photographic,
+        )
+        return (self.mixed_phase(rows, views),)
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Reset the outputs collected for the centers."""
+        super().on_step_start(state)
+        for center in self._named_centers().values():
+            center.reset()
+
+    def on_gradients(self, state: TrainState) -> None:
+        """Drop the gradients of the last layer in the first steps, so that the optimizer does not move it."""
+        if state.step < self.config.freeze_last_layer_steps:
+            for parameter in self.network.last_layer.parameters():
+                parameter.grad = None
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Update the target network and the centers."""
+        super().on_step_end(state)
+        for center in self._named_centers().values():
+            center.update(state)
+
+    @torch.no_grad()
+    def image_targets(self, class_tokens: Tensor) -> Tensor:
+        """Compute the target's assignments (n, k) of its class tokens (n, d), and collect its outputs."""
+        outputs = self.target.outputs(class_tokens)
+        self.center("image").collect(outputs)
+        return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
+
+    def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+        """Return the collapse diagnostics at a logged step, warning once of a collapse."""
+        state = self._state
+        if not state.log_now:
+            return {}
+        found = watch_targets(targets, outputs, self.config.student_temperature)
+        self.warn_of_collapse(found)
+        return found
+
+    def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+        """Load backbones and projectors of both networks from a run of CoTAP, DINO or iBOT."""
+        projector = self.config.projector_init == "checkpoint"
+        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+            return None
+        return "both backbones and projectors; last layers start anew" if projector else "both backbones"
+
+    def on_backbone_taken(self) -> None:
+        """Load the head stored with the backbone, or make both networks equal if there is no pair."""
+        source = self.config.init_from
+        self._notes = self._start_from(source if source is not None and source.is_file() else None)
+
+    def _start_from(self, path: Path | None) -> list[str]:
+        """Initialize student, target and centers from a file, or the target from the student without one.
+
+        The file is the one whose backbone the student has. A full checkpoint gives each its own weights and head, and
+        the centers.
+
+        Returns:
+            what a person should know.
+
+        Raises:
+            CheckpointError: the file does not fit.
+            ConfigError: a head of other sizes.
+        """
+        config, network, target = self.config, self.network, self.target
+        target.load_state_dict(network.state_dict())
+        if config.projector_init != "checkpoint" or path is None:
+            is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
+            return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
+        where, state = str(path), load_weights_file(path)
+        student, teacher = distilled_branches(state)
+        missing = target.copy_head(teacher, where)
+        network.copy_head(student, where)
+        if student is not teacher:
+            network.backbone.fit_weights(student, where)
+        for of, center in self._named_centers().items():
+            found = distilled_center(state, of, where)
+            if found is None:
+                missing.append(f"center of {of} outputs")
+            elif found.shape != center.value.shape:
+                shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
+                raise ConfigError(
+                    "--num-outputs",
+                    f"the {of} center of {where} is {shapes}",
+                    "Pass this size, or --projector-init scratch.",
+                )
+            else:
+                center.value.copy_(found)
+        if not missing:
+            return []
+        return [f"warning: {where} contains no {', no '.join(missing)}: missing parts start from scratch"]

@@ -22,6 +22,7 @@ class SelfDistillationConfig(SlowTargetConfig):
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
+    scaled: ClassVar[Mapping[str, int]] = {"freeze_last_layer_steps": 0, "teacher_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
@@ -50,12 +51,6 @@ class SelfDistillationConfig(SlowTargetConfig):
         ge=0,
     )
     center_decay: float = _DISTILLATION(0.9, "EMA decay of the center of the target network's outputs.", ge=0, lt=1)
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps, and shorter warm-ups."""
-        return super().shortened(fraction) | self._scaled(
-            fraction, "freeze_last_layer_steps", "teacher_warmup_steps", least=0
-        )
 
 
 class DINOConfig(SelfDistillationConfig):

@@ -7,7 +7,6 @@ networks' heads, mask token and centers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Unpack
 
 import torch
@@ -20,7 +19,7 @@ from labelkit.models.heads import DirectionLayer, Projector
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
 
-_STUDENT = "student"
+_STUDENT, _MASK_TOKEN = "student", "masked_embed"
 # names of directions and lengths of a weight-normalized layer: as written by torch before 2.0, and by parametrizations
 _LAYER = (
     ("weight_v", "weight_g"),
@@ -29,31 +28,13 @@ _LAYER = (
 _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_loss.center2",)}
 
 
-@dataclass(frozen=True, slots=True)
-class DistilledBranch:
-    """Student or teacher tensors of a full DINO or iBOT checkpoint.
+def distilled_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of student and teacher of a checkpoint, or the same ones twice if it holds only one network.
 
-    Attributes:
-        state: its tensors by name, projector and backbone among them.
-        last_layer: directions (k, d) and lengths (k, 1) of its head for class tokens; ``None`` if there is none. One of
-            patches alone is not taken.
-        mask_token: (d,) or ``None``.
-    """
-
-    state: dict[str, Tensor]
-    last_layer: tuple[Tensor, Tensor] | None
-    mask_token: Tensor | None
-
-
-def distilled_branches(state: Mapping[str, Tensor], where: str) -> tuple[DistilledBranch, DistilledBranch]:
-    """Return the student and teacher of a checkpoint, or the same network twice if it holds only one.
+    A released teacher has no mask token, as it sees all: it gets the student's.
 
     Args:
         state: tensors by name, nested dictionaries dotted.
-        where: the file, for messages.
-
-    Raises:
-        CheckpointDamaged: values of a head that are not finite.
     """
     networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
     student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
@@ -61,9 +42,9 @@ def distilled_branches(state: Mapping[str, Tensor], where: str) -> tuple[Distill
     # centers stand beside both networks and are none
     has_teacher = any(name.endswith(".weight") for name in teacher)
     if not student or not has_teacher:
-        one = _branch(networks, where)
-        return one, one
-    return _branch(student, where), _branch(teacher, where)
+        return networks, networks
+    tokens = {name: value for name, value in student.items() if name.split(".")[-1] == _MASK_TOKEN}
+    return student, {**tokens, **{name: value for name, value in teacher.items() if name.split(".")[-1] != _MASK_TOKEN}}
 
 
 def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
@@ -76,12 +57,6 @@ def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"],
         if name in state:
             return _finite(state[name], name, where).flatten()
     return None
-
-
-def _branch(state: dict[str, Tensor], where: str) -> DistilledBranch:
-    tokens = [name for name in state if name.split(".")[-1] == "masked_embed"]
-    token = _finite(state[tokens[0]], tokens[0], where).flatten() if tokens else None
-    return DistilledBranch(state, _last_layer(state, where), token)
 
 
 def _last_layer(state: Mapping[str, Tensor], where: str) -> tuple[Tensor, Tensor] | None:
@@ -151,11 +126,11 @@ class DistillationNetwork(TokenNetwork):
         outputs: Tensor = self.last_layer(self.projector(features))
         return outputs
 
-    def copy_head(self, branch: DistilledBranch, where: str) -> list[str]:
+    def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
         """Initialize projector, last layer and mask token from a full checkpoint.
 
         Args:
-            branch: of the checkpoint.
+            state: tensors of one network of the checkpoint by name; a head of patches alone is not taken.
             where: its file, for messages.
 
         Returns:
@@ -163,18 +138,20 @@ class DistillationNetwork(TokenNetwork):
 
         Raises:
             ConfigError: other sizes.
-            CheckpointError: several projectors.
+            CheckpointError: several projectors, or values that are not finite.
         """
         missing = []
-        if not self.copy_projector_tensors(branch.state, where):
+        if not self.copy_projector_tensors(state, where):
             missing.append("projection")
-        if branch.last_layer is None:
+        layer = _last_layer(state, where)
+        if layer is None:
             missing.append("last layer")
         else:
-            _take_layer(self.last_layer, branch.last_layer, where)
-        if self.mask_token is not None and branch.mask_token is not None:
-            with torch.no_grad():
-                self.mask_token.copy_(branch.mask_token)  # of the backbone's width, which fitted
+            _take_layer(self.last_layer, layer, where)
+        token = next((name for name in state if name.split(".")[-1] == _MASK_TOKEN), None)
+        if self.mask_token is not None and token is not None:
+            with torch.no_grad():  # of the backbone's width, which fitted
+                self.mask_token.copy_(_finite(state[token], token, where).flatten())
         elif self.mask_token is not None:
             missing.append("mask token")
         return missing

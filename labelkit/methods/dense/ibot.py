@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import HiddenPatchLoss, centered_targets, warmup_temperature
+from labelkit.methods.dense.distillation import DistilledStudent, HiddenPatchLoss, centered_targets, warmup_temperature
 from labelkit.methods.dense.distillation_options import IBOTConfig
-from labelkit.methods.dense.distilled_student import DistilledStudent
 from labelkit.training.method import StepOutput
 
 #: Temperature of the target network for patches at the first step, if it grows.

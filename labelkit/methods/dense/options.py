@@ -29,6 +29,7 @@ NO_DATASET = "none"
 class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     """Options of methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
+    scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "scene_split": "auto",
         "object_batch_size": None,
@@ -98,10 +99,6 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         whole: dict[str, object] = {"holdout": None, "pool_splits": False, "holdout_classes": None}
         whole["max_per_class"] = None
         return self.model_copy(update={"dataset": self.scene_dataset, "split": "auto", **whole})
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps and a shorter warm-up."""
-        return super().shortened(fraction) | self._scaled(fraction, "lr_warmup_steps", least=0)
 
     @property
     def objects_per_batch(self) -> int:
@@ -199,8 +196,8 @@ class CoTAPConfig(SlowTargetConfig):
     )
     neighbors: Path | None = _NEIGHBORS(
         None,
-        "File with each image's neighbors; created if missing. Default: a file in the run folder. "
-        "Neighbors are computed once, with the initial target network.",
+        "File with each image's neighbors, for several runs that start alike; created if missing. "
+        "Neighbors are computed once, with the initial target network; default: for this run alone.",
     )
 
     @model_validator(mode="after")

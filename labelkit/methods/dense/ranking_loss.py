@@ -39,7 +39,6 @@ _MAX_BYTES = 2**30
 def cotap_loss(
     scores: Tensor,
     targets: Tensor,
-    weights: Tensor | None = None,
     *,
     floor: float = FLOOR,
     margin: float = MARGIN,
@@ -58,7 +57,6 @@ def cotap_loss(
     Args:
         scores: (b, n) float of any precision, p, gets gradients; only differences matter. b may be 0.
         targets: (b, n) float, q, no gradient.
-        weights: (b, n) float, instead of :math:`\gamma`.
         floor: :math:`\tau_1`, targets below it have no weight.
         margin: :math:`\tau_2 > 0`, the gap in scores that is enough.
         implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
@@ -75,25 +73,20 @@ def cotap_loss(
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
         are constants for the gradient.
     """
-    _check(scores, targets, weights, margin, implementation)
-    if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
-        raise ValueError("scores or targets are not finite")
-    with without_autocast(scores):
-        gamma = (targets.detach() - floor).clamp_min(0) if weights is None else weights.detach()
-        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
-        return loss
-
-
-def _check(scores: Tensor, targets: Tensor, weights: Tensor | None, margin: float, implementation: str) -> None:
     if scores.ndim != 2 or scores.shape[1] == 0:
         raise ValueError(f"scores must be (b, n) with n >= 1, got {tuple(scores.shape)}")
-    for name, tensor in (("targets", targets), ("weights", weights)):
-        if tensor is not None and tensor.shape != scores.shape:
-            raise ValueError(f"scores are {tuple(scores.shape)}, {name} {tuple(tensor.shape)}")
+    if targets.shape != scores.shape:
+        raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
     if not margin > 0:
         raise ValueError(f"margin must be above 0, got {margin}")
     if implementation not in ("auto", "fast", "pairs"):
         raise ValueError(f"unknown implementation {implementation!r}")
+    if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
+        raise ValueError("scores or targets are not finite")
+    with without_autocast(scores):
+        gamma = (targets.detach() - floor).clamp_min(0)
+        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
+        return loss
 
 
 class _Ranking(Function):

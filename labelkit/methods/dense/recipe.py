@@ -59,6 +59,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         self.teacher = EMATeacher(network, decay=0.0)
         self._ema_decay = CosineSchedule(config.ema_start, config.ema_end, config.steps)
         self._notes: list[str] = []
+        self._warned: set[str] = set()
 
     @property
     def target(self) -> TokenNetworkT:
@@ -103,9 +104,16 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
         """Warn once if features or assignments have collapsed."""
-        problem = collapse_warning(logs)
-        if problem is not None and problem.split(":")[-1] not in self._notes:
-            self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
+        cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
+        if cosine is not None and float(cosine) > COLLAPSED_COSINE:
+            problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
+        elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
+            problem = f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
+        else:
+            return
+        kind = problem.split(":")[-1]
+        if kind not in self._warned:  # the log has every number
+            self._warned.add(kind)
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
     @property
@@ -157,16 +165,6 @@ def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[
     return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
 
 
-def collapse_warning(logs: Mapping[str, Tensor]) -> str | None:
-    """Return a message if features or assignments have collapsed, or ``None``."""
-    cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
-    if cosine is not None and float(cosine) > COLLAPSED_COSINE:
-        return f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
-    if entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-        return f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
-    return None
-
-
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
     """Check that small views are whole patches and that batches divide evenly among processes.
 
@@ -180,14 +178,11 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
-    processes, objects = process_count(), config.objects_per_batch
-    for name, count in (("--batch-size", objects), ("--batch-size", config.batch_size)):
+    processes = process_count()
+    for count in (config.objects_per_batch, config.batch_size):
         if count % processes:
-            raise ConfigError(
-                name,
-                f"{count} cannot be divided among {processes} processes",
-                "Use a multiple of the number of processes.",
-            )
+            problem = f"{count} cannot be divided among {processes} processes"
+            raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
 
 
 def copy_branches(

@@ -48,9 +48,12 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
     """Training method FlipClass: category discovery with the teacher's attention aligned to the student's."""
 
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:
-        align_blocks = config.align_blocks if config.align_mode == "flip" else ()
-        super().__init__(config, data, symmetric=False, align_blocks=align_blocks)
+        super().__init__(config, data, symmetric=False)
         depth = self.network.backbone.info.depth
+        if config.align_mode == "flip" and any(block >= depth for block in config.align_blocks):
+            problem = f"{config.backbone} has {depth} blocks, counted from 0"
+            remedy = "Choose some of these." if depth else "Choose a vision transformer, or pass --align-mode none."
+            raise ConfigError("--align-blocks", problem, remedy)
         self._update = (
             KeyUpdate(
                 alpha=config.alpha,

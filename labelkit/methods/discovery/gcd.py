@@ -24,13 +24,12 @@ from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
-from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.discovery.networks import PairedNetwork
+from labelkit.methods.backbone import row_views
+from labelkit.methods.discovery.networks import PairedNetwork, PairedOptions
 from labelkit.methods.discovery.options import GCDConfig
-from labelkit.methods.discovery.recipe import check_backbone, check_discovery_data, old_class_mask
+from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask, paired_options
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput
@@ -42,37 +41,23 @@ class ContrastiveNetwork(PairedNetwork):
 
     Args:
         backbone: name of a vision transformer.
-        grad_from_block: first block that is trained.
-        train_stem: train what is around the blocks too.
-        linear_probe: train the head alone.
         hidden_dim: of the head's layers.
         bottleneck_dim: of the head's narrow place.
         head_dim: of its output.
-        seed: of all initial values.
-        options: see `BackboneOptions`.
+        options: see `PairedOptions`.
     """
 
     def __init__(
         self,
         backbone: str,
         *,
-        grad_from_block: int,
-        train_stem: bool,
-        linear_probe: bool,
         hidden_dim: int,
         bottleneck_dim: int,
         head_dim: int,
-        seed: int,
-        **options: Unpack[BackboneOptions],
+        **options: Unpack[PairedOptions],
     ) -> None:
-        super().__init__(
-            backbone,
-            grad_from_block=grad_from_block,
-            train_stem=train_stem,
-            linear_probe=linear_probe,
-            seed=seed,
-            **options,
-        )
+        seed = options["seed"]
+        super().__init__(backbone, **options)
         with seeded_init(seed + 1):
             # DINO's head: a narrow place, then cosines to many directions
             self.projector = Projector(self.backbone.info.feature_dim, hidden_dim, bottleneck_dim)
@@ -97,18 +82,12 @@ class GCD(Method[GCDConfig]):
     def __init__(self, config: GCDConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self._num_clusters = check_discovery_data(config, data)
-        if data.row_dim is None:
-            check_backbone(config)
         self.network = ContrastiveNetwork(
             config.backbone,
-            grad_from_block=config.grad_from_block,
-            train_stem=config.train_stem,
-            linear_probe=config.linear_probe,
             hidden_dim=config.projector_hidden_dim,
             bottleneck_dim=config.projection_dim,
             head_dim=config.head_dim,
-            **backbone_options(config, data),
-            seed=config.seed,
+            **paired_options(config, data),
         )
         self.contrast = InfoNCELoss(config.contrastive_temperature)
         self.label_contrast = SupConLoss(config.supervised_temperature)

@@ -8,7 +8,7 @@ Backbone, projector and cosine classifier of parametric category discovery (SimG
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Unpack
+from typing import Any, Required, Unpack
 
 import torch
 from torch import Tensor
@@ -16,8 +16,24 @@ from torch import Tensor
 from labelkit.models.frozen_part import FrozenPart, features_of_tokens, find_frozen_part
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
-from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
+from labelkit.models.paired_attention import freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
+
+
+class PairedOptions(BackboneOptions, total=False):
+    """Keyword arguments of a `PairedNetwork`: what is trained of its backbone, and what its backbone is.
+
+    Attributes:
+        grad_from_block: first block that is trained.
+        train_stem: train what is around the blocks too.
+        linear_probe: train nothing of it.
+        seed: of all initial values.
+    """
+
+    grad_from_block: Required[int]
+    train_stem: Required[bool]
+    linear_probe: Required[bool]
+    seed: Required[int]
 
 
 class PairedNetwork(BackboneNetwork):
@@ -25,11 +41,7 @@ class PairedNetwork(BackboneNetwork):
 
     Args:
         backbone: name of a vision transformer.
-        grad_from_block: first block that is trained.
-        train_stem: train what is around the blocks too.
-        linear_probe: train nothing of it.
-        seed: of all initial values.
-        options: see `BackboneOptions`.
+        grad_from_block, train_stem, linear_probe, seed, options: see `PairedOptions`.
     """
 
     crops = False
@@ -100,10 +112,8 @@ class DiscoveryNetwork(PairedNetwork):
     Args:
         backbone: name of a vision transformer.
         num_classes: columns of the classifier; the first are the old classes.
-        grad_from_block, train_stem, linear_probe: what of the backbone is trained.
         projector_hidden_dim, projection_dim: of the projector.
-        seed: of all initial values.
-        options: see `BackboneOptions`.
+        options: see `PairedOptions`.
     """
 
     def __init__(
@@ -111,22 +121,12 @@ class DiscoveryNetwork(PairedNetwork):
         backbone: str,
         num_classes: int,
         *,
-        grad_from_block: int,
-        train_stem: bool,
-        linear_probe: bool,
         projector_hidden_dim: int,
         projection_dim: int,
-        seed: int,
-        **options: Unpack[BackboneOptions],
+        **options: Unpack[PairedOptions],
     ) -> None:
-        super().__init__(
-            backbone,
-            grad_from_block=grad_from_block,
-            train_stem=train_stem,
-            linear_probe=linear_probe,
-            seed=seed,
-            **options,
-        )
+        seed = options["seed"]
+        super().__init__(backbone, **options)
         dim = self.backbone.info.feature_dim
         with seeded_init(seed + 1):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
@@ -142,41 +142,16 @@ class DiscoveryNetwork(PairedNetwork):
         logits: Tensor = self.classifier(embeddings)
         return logits
 
-    def forward_pair(
-        self,
-        first: Tensor,
-        second: Tensor,
-        *,
-        update: KeyUpdate | None = None,
-        align_blocks: tuple[int, ...] = (),
-        record: dict[int, dict[str, Tensor]] | None = None,
-        record_blocks: tuple[int, ...] | None = None,
-        collect: dict[int, tuple[Tensor, Tensor]] | None = None,
-        collect_blocks: tuple[int, ...] = (),
-    ) -> tuple[Tensor, Tensor]:
-        """Map two views of the same images to projections and logits of each.
+    def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """Map two views (b, c, h, w) of the same images to projections and logits of each.
 
         Args:
-            first: one view of each image, (b, c, h, w); after ``reuse_frozen``, what is kept of it.
+            first: one view of each image; after ``reuse_frozen``, what is kept of it.
             second: the other, likewise.
-            update: how the first view's keys move toward the second view's queries; None = not at all.
-            align_blocks: where.
-            record: filled with energies per block if given.
-            record_blocks: blocks to record; default: the aligned ones.
-            collect: filled with the first view's keys and the second view's queries per block if given.
-            collect_blocks: blocks to collect.
+            options: how keys of the first view move, and what to record, as in `paired_forward`.
 
         Returns:
             projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
         """
-        features = self.features_of_pair(
-            first,
-            second,
-            update=update,
-            align_blocks=align_blocks,
-            record=record,
-            record_blocks=record_blocks,
-            collect=collect,
-            collect_blocks=collect_blocks,
-        )
+        features = self.features_of_pair(first, second, **options)
         return self.projector(features), self.classifier(features)

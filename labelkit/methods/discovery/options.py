@@ -77,6 +77,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """Options of category discovery with a classifier over old and new classes, with defaults of SimGCD's code."""
 
+    scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
@@ -97,10 +98,6 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         "accuracies and the distance between the features of the two views. Takes two more passes over these images.",
         before=False,
     )
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs and a shorter warm-up of the teacher's temperature."""
-        return super().shortened(fraction) | self._scaled(fraction, "teacher_warmup_epochs", least=0)
 
 
 _ALIGN = panel("Alignment")

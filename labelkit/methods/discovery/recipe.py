@@ -6,14 +6,12 @@ codes of SimGCD and DINO give that epoch the temperature of the start.
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelkit.data.batch import DataInfo
@@ -23,11 +21,8 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.losses import DiscoveryLoss
-from labelkit.methods.discovery.networks import DiscoveryNetwork
+from labelkit.methods.discovery.networks import DiscoveryNetwork, PairedOptions
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
-from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.weights.published import has_published_weights
-from labelkit.options.presets import available_presets
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.groups import DiscoveryMonitor
@@ -86,42 +81,15 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int] = ()) -> None:
-    """Check all options that depend on the backbone, and report every mismatch in one error.
-
-    Args:
-        config: the options of a method that trains on images.
-        align_blocks: blocks that are to be aligned.
-
-    Raises:
-        ConfigError: naming each option that does not fit, what does, and a preset.
-    """
-    with torch.device("meta"):
-        depth = build_backbone(config.backbone).info.depth
-    faults = {}
-    if config.pretrained and config.weights is not None:
-        faults["--no-pretrained"] = f"weights come from {config.weights} already"
-    elif config.pretrained and not has_published_weights(config.backbone):
-        faults["--no-pretrained"] = "it has no published weights"
-    if not (config.linear_probe or config.train_stem) and config.grad_from_block >= depth:
-        fitting = "--grad-from-block 0" if depth else "--grad-from-block 0 --train-stem"
-        faults[fitting] = f"block {config.grad_from_block} is not there to train from"
-    if any(block >= depth for block in align_blocks):
-        last = ",".join(str(block) for block in range(max(0, depth - 2), depth))
-        fitting = f"--align-blocks {last}" if depth else "--align-mode none"
-        faults[fitting] = f"blocks {','.join(map(str, align_blocks))} are not there to align"
-    if faults:
-        presets, line = (
-            available_presets(type(config)),
-            re.compile(rf"^backbone: {re.escape(config.backbone)}\b(?!\.)", re.M),
-        )
-        named = [name for name, path in presets.items() if line.search(path.read_text("utf-8"))]
-        preset = next((name for name in named if name.startswith(config.dataset)), (*named, "folder")[0])
-        raise ConfigError(
-            f"--backbone {config.backbone}",
-            f"{len(faults)} other options do not suit this backbone ({depth} blocks): {'; '.join(faults.values())}",
-            f"Pass {' '.join(faults)}, or --preset {preset}.",
-        )
+def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
+    """Collect the keyword arguments of a `PairedNetwork` from the options and facts about the training set."""
+    return {
+        "grad_from_block": config.grad_from_block,
+        "train_stem": config.train_stem,
+        "linear_probe": config.linear_probe,
+        "seed": config.seed,
+        **backbone_options(config, data),
+    }
 
 
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
@@ -142,29 +110,20 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         config: the options.
         data: facts about the training set.
         symmetric: each view teaches the other.
-        align_blocks: blocks that are to be aligned.
     """
 
     runs_whole_backbone = False
     network: DiscoveryNetwork
 
-    def __init__(
-        self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool, align_blocks: Collection[int] = ()
-    ) -> None:
+    def __init__(self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool) -> None:
         super().__init__(config, data)
         num_classes = check_discovery_data(config, data)
-        if data.row_dim is None:
-            check_backbone(config, align_blocks)
         self.network = DiscoveryNetwork(
             config.backbone,
             num_classes,
-            grad_from_block=config.grad_from_block,
-            train_stem=config.train_stem,
-            linear_probe=config.linear_probe,
             projector_hidden_dim=config.projector_hidden_dim,
             projection_dim=config.projection_dim,
-            **backbone_options(config, data),
-            seed=config.seed,
+            **paired_options(config, data),
         )
         self.loss = DiscoveryLoss(
             supervised_weight=config.supervised_weight,

@@ -112,19 +112,10 @@ class LabelGrowth(nn.Module):
         return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
 
     def add(self, discovery: Discovery, network: str) -> None:
-        """Add the discovered labels as the next iteration.
-
-        Raises:
-            ValueError: an image that has a label was found, or more than were asked for.
-        """
-        taken = self.labels()[discovery.indices] >= 0
-        if taken.any():
-            raise ValueError(f"row {int(discovery.indices[taken][0])} has a label and was discovered")
+        """Add the discovered labels as the next iteration."""
         self.iteration += 1
         start = int(self.num_found)
         stop = start + len(discovery.indices)
-        if stop > len(self.found):
-            raise ValueError(f"{stop} discovered images for a table of {len(self.found)}")
         moment = np.broadcast_to(
             [int(self.generation), int(self.iteration), NETWORKS.index(network)], (stop - start, 3)
         )
@@ -251,7 +242,7 @@ class GrowthMonitor(ClassificationMonitor):
         """Score the networks and the labels; write the table."""
         metrics = dict(super().__call__(method, state))
         self._write(DISCOVERED, self.discovered())
-        return metrics | self._errors(self._growth, state)
+        return metrics | self._errors(self._growth)
 
     def discovered(self) -> str:
         """Return the table of discovered images as CSV, with true classes where known."""
@@ -269,7 +260,7 @@ class GrowthMonitor(ClassificationMonitor):
             return ""
         return self._names[label] if self._names else str(label)
 
-    def _errors(self, growth: LabelGrowth, state: TrainState) -> dict[str, float]:
+    def _errors(self, growth: LabelGrowth) -> dict[str, float]:
         """Shares of wrong labels in this generation: of all, of those discovered, of the latest discovery."""
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)
@@ -287,10 +278,4 @@ class GrowthMonitor(ClassificationMonitor):
         rows = rows[judged[rows]]
         if len(rows):
             metrics["newest_error"] = float(wrong[rows].mean())
-        counts = {
-            f"{kind}_{label}": float((discovered & chosen & (labels == label)).sum())
-            for label in range(len(self._order))
-            for kind, chosen in (("discovered", np.ones_like(wrong)), ("wrong", wrong))
-        }
-        state.log("growth_truth", {"generation": float(growth.generation), **counts})
         return metrics

@@ -30,7 +30,6 @@ from torch import nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.composition import Guide, MasterTraining
@@ -48,7 +47,6 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentNetwork,
     head_logits,
     learning_rate,
     split_labeled,
@@ -116,12 +114,56 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         """Train the pretext task if enabled, make the networks equal, and warn if there is nothing to discover."""
         config, rows = self.config, self._rows
         if config.pretext_steps:
-            size = {"steps": config.pretext_steps, "batch_size": config.batch_size}
-            named = learn_rotations(self.network, state, rows, self._view, **size, seed=config.seed)
-            state.log("pretext", {"rotation_accuracy": named})
+            state.log("pretext", {"rotation_accuracy": self._learn_rotations(state)})
         super().on_train_start(state)
         if not (self.data.labels[rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
+
+    def _learn_rotations(self, state: TrainState) -> float:
+        """Pretrain the network on predicting image rotations, without its classifiers, at the start of training.
+
+        No label is used; the rotation classifier is thrown away.
+
+        Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
+        with its momentum and weight decay. The cosine of the learning rate is ours. All turns of an image are in one
+        batch.
+
+        Returns:
+            Share of the turns that were named rightly in the last tenth of the updates, over all processes.
+
+        Raises:
+            DivergenceError: the loss is not finite.
+        """
+        config, network, steps = self.config, self.network, self.config.pretext_steps
+        sampler = StreamSampler(
+            [Stream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
+        )
+        rate = PhaseLearningRate(PRETEXT_LR, steps)
+        # dropout and the like draw from torch's global generator
+        with seeded_init(config.seed + 5):
+            device = next(network.parameters()).device
+            head = nn.Linear(network.embed_dim, NUM_ROTATIONS).to(device)
+            trained = [*network.backbone.parameters(), *head.parameters()]
+            optimizer = torch.optim.SGD(trained, lr=PRETEXT_LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
+            network.train()
+            named = torch.zeros(2, dtype=torch.float64)
+            for step, batch in enumerate(state.batches(Phase(1, (self._view,), sampler), _PRETEXT_EPOCH)):
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(step)
+                images, turns = rotations(batch.images)
+                logits = head(network.embed(images)).float()
+                loss = F.cross_entropy(logits, turns)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call] # torch has no types
+                state.average_gradients(trained)
+                optimizer.step()
+                if step >= steps - max(1, steps // 10):
+                    right = float((logits.argmax(1) == turns).sum())
+                    named += torch.tensor([right, len(turns)], dtype=torch.float64)
+        if not bool(torch.isfinite(loss.detach())):
+            raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Remove --pretext-steps.")
+        right, count = state.combine(named, "sum").tolist()
+        return float(right / count)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
@@ -210,64 +252,3 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor of held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)
-
-
-def learn_rotations(
-    network: StudentNetwork,
-    state: TrainState,
-    rows: NDArray[np.int64],
-    view: ViewSpec,
-    *,
-    steps: int,
-    batch_size: int,
-    seed: int,
-) -> float:
-    """Pretrain a network on predicting image rotations, without its classifiers.
-
-    The rotation classifier is thrown away.
-
-    Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
-    with its momentum and weight decay. The cosine of the learning rate is ours. All turns of an image are in one batch.
-
-    Args:
-        network: to train.
-        state: at the start of training.
-        rows: images that can be read; no label is used.
-        view: of an image before it is turned.
-        steps: updates.
-        batch_size: images of a batch, of which each is turned four ways.
-        seed: of the classifier and of the order.
-
-    Returns:
-        Share of the turns that were named rightly in the last tenth of the updates, over all processes.
-
-    Raises:
-        DivergenceError: the loss is not finite.
-    """
-    sampler = StreamSampler([Stream("pretext", rows, batch_size)], steps=steps, seed=seed, phase=0)
-    rate = PhaseLearningRate(PRETEXT_LR, steps)
-    # dropout and the like draw from torch's global generator
-    with seeded_init(seed + 5):
-        device = next(network.parameters()).device
-        head = nn.Linear(network.embed_dim, NUM_ROTATIONS).to(device)
-        trained = [*network.backbone.parameters(), *head.parameters()]
-        optimizer = torch.optim.SGD(trained, lr=PRETEXT_LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
-        network.train()
-        named = torch.zeros(2, dtype=torch.float64)
-        for step, batch in enumerate(state.batches(Phase(1, (view,), sampler), _PRETEXT_EPOCH)):
-            for group in optimizer.param_groups:
-                group["lr"] = rate(step)
-            images, turns = rotations(batch.images)
-            logits = head(network.embed(images)).float()
-            loss = F.cross_entropy(logits, turns)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call] # torch has no types
-            state.average_gradients(trained)
-            optimizer.step()
-            if step >= steps - max(1, steps // 10):
-                right = float((logits.argmax(1) == turns).sum())
-                named += torch.tensor([right, len(turns)], dtype=torch.float64)
-    if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the rotation-prediction loss is not finite", "Remove --pretext-steps.")
-    right, count = state.combine(named, "sum").tolist()
-    return float(right / count)

@@ -8,64 +8,34 @@ Each step, on a batch of labeled and unlabeled images in two views:
        with a weight that grows at the start
     3. the teacher moves toward the student
 The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
-Departures: decays fit to short runs, statistics are taken anew before an evaluation. ``--whitening zca`` whitens after
-shifts and mirroring, not before.
+Departures: decays fit to short runs, statistics are taken anew before an evaluation, images are not whitened.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
-from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.losses import SquaredConsistency, check_pair
-from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions, TeacherRecipe
+from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
-    StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    TwoStreamConfigT,
     head_logits,
     student_views,
     teacher_decay,
 )
-from labelkit.models.whitening import Whitening, zca
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
 
-#: Weight of the difference between two heads (released code).
+#: Weight of the mean squared difference between the logits of two heads (released code, ``symmetric_mse_loss``).
 HEAD_WEIGHT: Final = 0.01
-
-
-class HeadDifference(nn.Module):
-    r"""Mean squared difference between the logits of two heads, :math:`\frac{1}{bc} \sum (a_{ik} - b_{ik})^2`.
-
-    In squared logits, >= 0; 0 where both heads agree.
-
-    Shape:
-        - first: ``(b, c)`` float; gets gradients.
-        - second: ``(b, c)`` float; gets gradients.
-        - returns: ``()`` float32 (float64 stays).
-
-    Raises:
-        ValueError: the shapes differ.
-
-    Source:
-        ``CuriousAI/mean-teacher:pytorch/main.py`` (``symmetric_mse_loss``).
-    """
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the mean squared difference over rows and classes."""
-        check_pair(first, second)
-        with without_autocast(first):
-            return (promote(first) - promote(second)).square().mean()
 
 
 class MeanTeacherObjective(StudentObjective):
@@ -93,7 +63,6 @@ class MeanTeacherObjective(StudentObjective):
         self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
-        self.head_difference = HeadDifference()
 
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the student's view and that of teacher and master."""
@@ -126,7 +95,8 @@ class MeanTeacherObjective(StudentObjective):
                 loss = loss + weight * agreement
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
-            difference = self.head_difference(heads[0], heads[1])
+            with without_autocast(heads[0]):  # both heads get gradients
+                difference = (promote(heads[0]) - promote(heads[1])).square().mean()
             loss = loss + HEAD_WEIGHT * difference
             logs["head_difference"] = difference.detach()
         return StepOutput(loss, logs)
@@ -138,40 +108,7 @@ def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSp
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
-class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
-    """Student of Mean Teacher's recipe with optional whitening of its images, before the noise of the views."""
-
-    @classmethod
-    def build(cls, config: TwoStreamConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network, with whitening before the backbone if enabled.
-
-        Raises:
-            ConfigError: images that are too large.
-        """
-        network = super().build(config, data, num_classes, **options)
-        assert isinstance(config, MeanTeacherOptions)
-        assert isinstance(config, TeacherRecipe)
-        if config.whitening == "zca":
-            spec, info = network.input_spec, network.backbone.info
-            shape = (info.in_channels, info.image_size, info.image_size)
-            try:
-                network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
-            except ValueError as error:
-                raise ConfigError("--whitening", str(error), "Lower --image-size, or remove it.") from error
-        return network
-
-    def on_train_start(self, state: TrainState) -> None:
-        """Fit the whitening to the training images, and make both networks equal."""
-        whitening = self.network.backbone.whitening
-        if whitening is not None:
-            center, matrix = zca(state.embed(whitening.contrast_rows, self._rows))
-            table = torch.cat([center[None], matrix])
-            table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-            whitening.set_statistics(table[0], table[1:])
-        super().on_train_start(state)
-
-
-class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
+class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
     """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:

@@ -44,16 +44,6 @@ class TeacherRecipe(PixelOptions):
         before=0.999,
     )
 
-    @property
-    def pixel_changes(self) -> tuple[float | None, float]:
-        """Return the maximum shift of a view and its noise, which is 0 if whitening adds the noise."""
-        return self.shift_px, 0.0 if getattr(self, "whitening", "none") == "zca" else self.noise
-
-    @property
-    def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Return the shape of the learning rate schedule and of Adam's betas, as set by the options."""
-        return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
-
     @model_validator(mode="after")
     def _check_shares(self) -> TeacherRecipe:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
@@ -64,15 +54,8 @@ class TeacherRecipe(PixelOptions):
 class MeanTeacherOptions(TwoStreamOptions):
     """Options for Mean Teacher's loss and its teacher's EMA decay."""
 
-    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
+    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01, "whitening": "none"}
 
-    whitening: Literal["none", "zca"] = _VIEWS(
-        "none",
-        "Whitening of the input images. zca: first normalize the contrast of each image and whiten pixels "
-        "with statistics of the training images, as in the published code for CIFAR-10; --noise is added afterward. "
-        "For images of up to 4,096 values.",
-        before="none",
-    )
     ema_decay_start: float = _AVERAGES(
         0.99,
         "EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay applies.",

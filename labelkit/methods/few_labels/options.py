@@ -6,7 +6,7 @@ Those of Mean Teacher, its baseline and snowball are in ``mean_teacher_options.p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -80,15 +80,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
             raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
 
-    @property
-    def pixel_changes(self) -> tuple[float | None, float]:
-        """Return the maximum shift of a view in pixels (``None`` for the recipe's) and the noise."""
-        return None, 0.0
-
-    @property
-    def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """Return the cosine's horizon, the ramps of the learning rate, and the Adam betas that follow them."""
-        return 1.0, 0.0, 0.0, 0.9, 0.999
+    def recipe(self, name: str) -> Any:
+        """Return an option of Mean Teacher's recipe, or the constant that stands for it where it is no option."""
+        return self.constants[name] if name in self.constants else getattr(self, name)
 
     @property
     def learns_from_labels(self) -> bool:
@@ -238,6 +232,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     """Options of ``labelkit train lmcs``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
+    scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "student": "mixmatch",
         "pretext_lr": 0.1,
@@ -331,7 +326,3 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     def steps_of_master(self) -> int:
         """Return the number of updates that train a master."""
         return self.master_steps or max(1, self.block_steps // 10)
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps, also for the pretext task."""
-        return super().shortened(fraction) | self._scaled(fraction, "pretext_steps", least=0)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -157,7 +157,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift, noise = config.pixel_changes
+    shift, noise = config.recipe("shift_px"), config.recipe("noise")
     shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
@@ -205,10 +205,11 @@ def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
     """Return the schedules of the learning rate and, if they change, Adam's betas; only the first phase warms up."""
-    horizon, up, down, *moments = config.rate_shape
-    up = up if first else 0.0
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, horizon, up, down)
-    return rate, AdamMoments(steps, up, down, *moments) if config.lr_schedule == "ramps" else None
+    up, down = config.recipe("lr_ramp_up") if first else 0.0, config.recipe("lr_ramp_down")
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
+    if config.lr_schedule != "ramps":
+        return rate, None
+    return rate, AdamMoments(steps, up, down, config.recipe("adam_beta1_end"), config.recipe("adam_beta2_start"))
 
 
 def teacher_decay(
@@ -264,11 +265,6 @@ class StudentObjective(nn.Module, ABC):
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student, and the values to log."""
 
-    def __call__(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Call ``forward``, with its types."""
-        output: StepOutput = super().__call__(batch, networks, state)
-        return output
-
 
 def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     """Compute the logits (b, k) of each head for images (b, c, h, w); the first head predicts."""
@@ -314,15 +310,10 @@ class AveragedStudent(Method[FewLabelConfigT]):
     ) -> None:
         super().__init__(config, data)
         self.num_classes = check_few_labels(config, data)
-        self.network = self.build(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
+        self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
-
-    @classmethod
-    def build(cls, config: FewLabelConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
-        """Build the network, with arguments as for `build_student`."""
-        return build_student(config, data, num_classes, **options)
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
@@ -396,4 +387,5 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        return self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        output: StepOutput = self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        return output

@@ -32,9 +32,10 @@ from labelkit.methods.few_labels.growth import (
     sync_discovery,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
+    ObjectiveStudent,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
@@ -84,7 +85,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-class Snowball(WhitenedStudent[SnowballConfig]):
+class Snowball(ObjectiveStudent[SnowballConfig]):
     """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
@@ -157,7 +158,8 @@ class Snowball(WhitenedStudent[SnowballConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, self._state)
+        output: StepOutput = self.objective(batch, networks, self._state)
+        return output
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""

@@ -44,6 +44,7 @@ class SnowballConfig(
     """Options of ``labelkit train snowball``, with defaults of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
+    scaled: ClassVar[Mapping[str, int]] = {"later_steps": 1, "max_steps": 1}
     constants: ClassVar[Mapping[str, object]] = {
         "master_on": "labeled",
         "fusion_count": 3,
@@ -140,7 +141,3 @@ class SnowballConfig(
     def length(self) -> dict[str, int]:
         """Return the steps of the first phase, and those of later phases if set separately."""
         return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps, also for later phases and in total."""
-        return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

@@ -77,11 +77,6 @@ def assemble(maps: Tensor, weights: Tensor) -> Tensor:
     return torch.einsum("buv,bcu->bcv", weights, maps.flatten(2)).reshape(maps.shape)
 
 
-def identity_logit(diagonal: float, num_positions: int) -> float:
-    """Return the diagonal logit over zeros elsewhere that leaves the share ``diagonal`` in place."""
-    return math.log(diagonal * (num_positions - 1) / (1 - diagonal))
-
-
 class SpatialAssembly(nn.Module):
     """Module that predicts from feature maps how their positions move, and moves them.
 
@@ -121,7 +116,8 @@ class SpatialAssembly(nn.Module):
         self.channels, self.grid = channels, grid
         #: leaves maps as they are, to see what the module does
         self.bypassed = False
-        self.start = identity_logit(diagonal, n)
+        # over zeros elsewhere, this logit leaves the share ``diagonal`` in place
+        self.start = math.log(diagonal * (n - 1) / (1 - diagonal))
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         self.spatial = nn.Sequential(
             nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()

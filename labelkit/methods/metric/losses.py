@@ -246,7 +246,21 @@ class ContrastiveBayesianLoss(_PairLoss):
         return torch.where(counts, each, 0.0).mean()
 
 
-class ProxyAnchorLoss(nn.Module):
+class _ClassVectorLoss(nn.Module):
+    """Base of losses that learn a vector of each class, with shapes of `ProxyAnchorLoss`."""
+
+    #: What the library computes.
+    loss: Any
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of embeddings (b, d) with labels (b,)."""
+        with without_autocast(embeddings):
+            known = labels >= 0
+            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
+            return loss
+
+
+class ProxyAnchorLoss(_ClassVectorLoss):
     r"""Proxy-Anchor loss: each class has a learned proxy that attracts its images and repels others.
 
     Hard images weigh most.
@@ -268,7 +282,7 @@ class ProxyAnchorLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Attributes:
-        proxies: ``(c, d)`` parameter; only directions matter.
+        loss: the library's, whose ``proxies`` are a ``(c, d)`` parameter; only their directions matter.
 
     Source:
         S. Kim et al., "Proxy Anchor Loss" (CVPR 2020), Eq. 4; pytorch-metric-learning.
@@ -280,21 +294,8 @@ class ProxyAnchorLoss(nn.Module):
         super().__init__()
         self.loss = Library(num_classes, embed_dim, margin=margin, alpha=alpha)
 
-    @property
-    def proxies(self) -> Tensor:
-        """Return the proxies (c, d), one for each class."""
-        proxies: Tensor = self.loss.proxies
-        return proxies
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of embeddings (b, d) with labels (b,)."""
-        with without_autocast(embeddings):
-            known = labels >= 0
-            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
-            return loss
-
-
-class NormalizedSoftmaxLoss(nn.Module):
+class NormalizedSoftmaxLoss(_ClassVectorLoss):
     r"""Cross-entropy on temperature-scaled cosines of embeddings with learned class vectors.
 
     In nats, >= 0; log c if all cosines are equal.
@@ -319,13 +320,6 @@ class NormalizedSoftmaxLoss(nn.Module):
 
         super().__init__()
         self.loss = Library(num_classes, embed_dim, temperature=temperature)
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of embeddings (b, d) with labels (b,)."""
-        with without_autocast(embeddings):
-            known = labels >= 0
-            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
-            return loss
 
 
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:

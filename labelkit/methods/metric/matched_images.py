@@ -52,10 +52,6 @@ class MatchedImages:
     image_sizes: NDArray[np.int64]
     digest: str
 
-    def coverage(self, rows: NDArray[np.int64]) -> float:
-        """Return the share of the rows that have a partner."""
-        return float(np.isin(rows, self.matches.pairs[:, 0]).mean()) if len(rows) else 0.0
-
 
 class MatchedPairing:
     """Pairing that shows some images with a matching partner. See ``labelkit.data.views.boxes.Pairing``.
@@ -212,8 +208,6 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     sizes = np.ones((count, 2), dtype=np.int64)
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
     images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
-    inputs.say(
-        f"{len(kept)} matches; {percent(images.coverage(np.arange(count)))} % of the images have a partner, the others "
-        "follow themselves"
-    )
+    coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
+    inputs.say(f"{len(kept)} matches; {percent(coverage)} % of the images have a partner, the others follow themselves")
     return images

@@ -1,11 +1,4 @@
-"""Networks of metric learning.
-
-Channel and spatial gates on feature maps (CBAM); the spatial gate is the attention map of TAC-CCL.
-
-Source: S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
-
-The network of metric learning: a convolutional backbone, perhaps an assembly or attention, a unit embedding.
-"""
+"""The network of metric learning: a convolutional backbone, perhaps an assembly or attention, a unit embedding."""
 
 from __future__ import annotations
 
@@ -26,41 +19,6 @@ from labelkit.methods.metric.assembly import Assembly, SpatialAssembly
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
-
-
-class CBAM(nn.Module):
-    """Convolutional block attention module that gates channels and then positions.
-
-    Args:
-        channels: c of the maps.
-        reduction: the channel gate's hidden layer has ``c / reduction`` units.
-        kernel: width of the convolution of the spatial gate, odd.
-
-    Shape:
-        - maps: ``(b, c, h, w)`` float.
-        - returns: maps ``(b, c, h, w)`` and the spatial gate ``(b, h, w)``.
-
-    Raises:
-        ValueError: the hidden layer would have no unit, or an even kernel.
-    """
-
-    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
-        super().__init__()
-        hidden = channels // reduction
-        if hidden < 1 or kernel % 2 == 0:
-            raise ValueError(f"{channels} channels, reduction {reduction} and kernel {kernel} make no gate")
-        self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
-        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
-        self.normalization = nn.BatchNorm2d(1, momentum=0.01)
-
-    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gated maps and the spatial gate."""
-        summary = self.channel_gate(maps.mean(dim=(2, 3))) + self.channel_gate(maps.amax(dim=(2, 3)))
-        maps = maps * torch.sigmoid(summary)[:, :, None, None]
-        both = torch.stack([maps.amax(dim=1), maps.mean(dim=1)], dim=1)
-        gate = torch.sigmoid(self.normalization(self.conv(both)))
-        return maps * gate, gate[:, 0]
-
 
 Pool = Literal["avg", "max", "avg+max"]
 # Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
@@ -93,7 +51,7 @@ class MetricNetwork(BackboneNetwork):
         backbone: a convolutional one, any name of ``build_backbone``.
         embed_dim: width of the embedding, d; ``None``, as for rows of a store: the features, without a linear layer.
         pool: how the positions of the last maps become one vector.
-        attention: put CBAM on the last maps.
+        attention: makes what gates the last maps from their width: maps to gated maps and a gate ``(b, h, w)``.
         freeze_bn: normalization of the backbone uses its running statistics and keeps them; its scale and shift are
             trained. Attention's is never frozen.
         seed: of all initial values.
@@ -109,7 +67,7 @@ class MetricNetwork(BackboneNetwork):
         *,
         embed_dim: int | None,
         pool: Pool = "avg",
-        attention: bool = False,
+        attention: Callable[[int], nn.Module] | None = None,
         freeze_bn: bool = False,
         seed: int = 0,
         **options: Unpack[BackboneOptions],
@@ -119,7 +77,16 @@ class MetricNetwork(BackboneNetwork):
         self.freeze_bn = freeze_bn
         self._of_rows = options.get("rows") is not None
         #: (f, h, w) of the last maps; a row of a store is one position
-        self.map_shape = (self.backbone.info.feature_dim, 1, 1) if self._of_rows else self._look_at_maps()
+        self.map_shape = (self.backbone.info.feature_dim, 1, 1)
+        if not self._of_rows:
+            shape = tuple(self._try_out().shape[1:])
+            if len(shape) != 3:
+                raise ConfigError(
+                    "--backbone",
+                    f"{backbone} has no feature maps (its features have shape {shape} for each image)",
+                    "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn.",
+                )
+            self.map_shape = shape
         width = self.map_shape[0]
         self.layer = "backbone" if embed_dim is None else "projection"
         self.embed_dim = width if embed_dim is None else embed_dim
@@ -132,25 +99,21 @@ class MetricNetwork(BackboneNetwork):
             self.projection = linear
         self.assembly: SpatialAssembly | None = None
         self._seen: Assembly | None = None
-        self.attention: CBAM | None = None
-        if attention:
+        self.attention: nn.Module | None = None
+        if attention is not None:
             with seeded_init(seed + 2):
-                self.attention = CBAM(width)
+                self.attention = attention(width)
 
     @torch.no_grad()
-    def _look_at_maps(self) -> tuple[int, int, int]:
-        """Shape of the maps of one image, tried out."""
+    def _try_out(self) -> Tensor:
+        """Last maps of two images of noise, in evaluation mode."""
         info, was_training = self.backbone.info, self.backbone.training
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
         self.backbone.eval()
-        maps = self._maps(torch.zeros(1, info.in_channels, info.image_size, info.image_size))
+        maps = self._maps(images)
         self.backbone.train(was_training)
-        if maps.ndim != 4:
-            raise ConfigError(
-                "--backbone",
-                f"{info.name} has no feature maps (its features have shape {tuple(maps.shape[1:])} for each image)",
-                "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn.",
-            )
-        return maps.shape[1], maps.shape[2], maps.shape[3]
+        return maps
 
     def insert_assembly(self, before: str, *, width: int = 64, diagonal: float = 0.9, seed: int = 0) -> None:
         """Insert a spatial assembly module before a stage of the backbone.
@@ -182,7 +145,14 @@ class MetricNetwork(BackboneNetwork):
                 f"this stage is frozen (frozen stages: {', '.join(frozen)})",
                 "Choose a later stage, or lower --freeze-stages.",
             )
-        channels, *grid = self._shape_before(before)
+        plain, seen = self._features_with(stages[before], lambda maps: maps)
+        if len(seen) != 1 or len(seen[0]) != 4:
+            raise ConfigError(
+                "--san-before",
+                f"{before} of {self.backbone.info.name} does not take feature maps exactly once as its input",
+                "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
+            )
+        _, channels, *grid = seen[0]
         try:
             with seeded_init(seed):
                 assembly = SpatialAssembly(channels, (grid[0], grid[1]), width=width, diagonal=diagonal)
@@ -192,7 +162,14 @@ class MetricNetwork(BackboneNetwork):
                 f"{before} of {self.backbone.info.name} has {grid[0]} x {grid[1]} positions: {error}",
                 "Choose a later stage or smaller images.",
             ) from error
-        self._check_effect(before)
+        order = torch.randperm(grid[0] * grid[1], generator=torch.Generator().manual_seed(1))
+        moved, _ = self._features_with(stages[before], lambda maps: maps.flatten(2)[:, :, order].reshape(maps.shape))
+        if float((plain - moved).norm(dim=1).max()) < _NO_EFFECT:
+            raise ConfigError(
+                "--san-before",
+                f"after {before} of {self.backbone.info.name}, positions are averaged, which cancels any assembly",
+                "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
+            )
         self.assembly = assembly
         stages[before].register_forward_pre_hook(self._assemble)
 
@@ -213,56 +190,22 @@ class MetricNetwork(BackboneNetwork):
         finally:
             self.assembly.bypassed = False
 
-    def _shape_before(self, before: str) -> tuple[int, int, int]:
-        """Shape of the maps that a stage gets."""
-        found: list[tuple[int, ...]] = []
+    def _features_with(
+        self, stage: nn.Module, change: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, list[tuple[int, ...]]]:
+        """Unit features (2, f) of images of noise with the maps before a stage changed, and the shapes of these."""
+        seen: list[tuple[int, ...]] = []
 
-        def noted(maps: Tensor) -> Tensor:
-            found.append(tuple(maps.shape))
-            return maps
+        def look(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not isinstance(inputs[0], Tensor):
+                return None
+            seen.append(tuple(inputs[0].shape))
+            return (change(inputs[0]), *inputs[1:])
 
-        self._look(before, noted)
-        if len(found) != 1 or len(found[0]) != 4:
-            raise ConfigError(
-                "--san-before",
-                f"{before} of {self.backbone.info.name} does not take feature maps exactly once as its input",
-                "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
-            )
-        return found[0][1], found[0][2], found[0][3]
-
-    def _check_effect(self, before: str) -> None:
-        """Reject a place after which positions no longer matter."""
-
-        def moved(maps: Tensor) -> Tensor:
-            n = maps.shape[2] * maps.shape[3]
-            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-            if bool((order == torch.arange(n)).all()):
-                order = order.flip(0)
-            return maps.flatten(2)[:, :, order].reshape(maps.shape)
-
-        plain, other = self._look(before, lambda maps: maps), self._look(before, moved)
-        if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
-            raise ConfigError(
-                "--san-before",
-                f"after {before} of {self.backbone.info.name}, positions are averaged, which cancels any assembly",
-                "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
-            )
-
-    @torch.no_grad()
-    def _look(self, before: str, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """Unit features (2, f) of two images of noise with the maps before a stage changed."""
-        info, was_training = self.backbone.info, self.backbone.training
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
-        self.backbone.eval()
-        stage = self.backbone.net.get_submodule(before)
-        hook = stage.register_forward_pre_hook(
-            lambda module, inputs: (change(inputs[0]), *inputs[1:]) if isinstance(inputs[0], Tensor) else None
-        )
-        maps = self._maps(images)
+        hook = stage.register_forward_pre_hook(look)
+        maps = self._try_out()
         hook.remove()
-        self.backbone.train(was_training)
-        return F.normalize(self.pooled(maps), dim=1)
+        return F.normalize(self.pooled(maps), dim=1), seen
 
     def train(self, mode: bool = True) -> MetricNetwork:
         """Set training or evaluation mode, keeping frozen batch norm in evaluation mode."""

@@ -26,6 +26,7 @@ _MEMORY = panel("Memory")
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     """Options of metric learning, with defaults of GoogLeNet on CUB: batches of 16 classes with 5 images, Adam."""
 
+    scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "ms_alpha": 2.0,
         "ms_beta": 50.0,
@@ -111,10 +112,6 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def has_new_layers(self) -> bool:
         """Return whether layers on top of the backbone start from random values."""
         return True
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs, including those in which the backbone is frozen."""
-        return super().shortened(fraction) | self._scaled(fraction, "warm_epochs", least=0)
 
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):

@@ -7,7 +7,7 @@ Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,20 +17,8 @@ from torch import Tensor, nn
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.formatting import percent
 
 MAX_ITERATIONS = 50
-MANY_SINGLES, MANY_MOVED = 0.3, 0.6
-
-
-def cluster_warnings(record: Mapping[str, float]) -> tuple[str, ...]:
-    """Return warnings about clusters of one image and unstable clusters, from what a clustering logs."""
-    found = []
-    if record["singles"] > MANY_SINGLES:
-        found.append(f"{percent(record['singles'])} % of the clusters have one image: lower --num-clusters")
-    if record["moved"] > MANY_MOVED:
-        found.append(f"{percent(record['moved'])} % of the images moved to another cluster: labels are not stable")
-    return tuple(found)
 
 
 class PseudoLabels(nn.Module):

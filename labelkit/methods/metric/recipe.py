@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
+from labelkit.formatting import percent
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.methods.metric.pseudo_labels import PseudoLabels, cluster_warnings
+from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
@@ -27,19 +26,8 @@ from labelkit.training.monitors.retrieval import RetrievalMonitor
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
 
 MAX_PIXELS = 32
-
-
-def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attention: bool = False) -> MetricNetwork:
-    """Build a metric learning network from the options, with attention if requested."""
-    return MetricNetwork(
-        config.backbone,
-        embed_dim=None if data.row_dim is not None else config.embed_dim,
-        pool=config.pool,
-        attention=attention,
-        freeze_bn=config.freeze_bn,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
+#: Shares from which on clusters of one image and unstable clusters are warned of.
+MANY_SINGLES, MANY_MOVED = 0.3, 0.6
 
 
 def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
@@ -90,8 +78,11 @@ def update_pseudo_labels(
         points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
     )
     state.log("pseudo-labels", record)
-    for warning in cluster_warnings(record):
-        state.warn(f"warning: {warning}")
+    if record["singles"] > MANY_SINGLES:
+        state.warn(f"warning: {percent(record['singles'])} % of the clusters have one image: lower --num-clusters")
+    if record["moved"] > MANY_MOVED:
+        moved = percent(record["moved"])
+        state.warn(f"warning: {moved} % of the images moved to another cluster: labels are not stable")
     return embeddings
 
 
@@ -104,40 +95,38 @@ def normalized_pixels(images: Tensor) -> Tensor:
     return F.normalize(F.adaptive_avg_pool2d(images, (height, width)).flatten(1), dim=1)
 
 
-def group_sampler(
-    config: MetricLearningConfig, rows: NDArray[np.int64], labels: NDArray[np.int64] | None
-) -> ClassBalancedSampler:
-    """Return a sampler of groups of images of each class, or of each cluster if ``labels`` is ``None``."""
-    return ClassBalancedSampler(
-        labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
-    )
-
-
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
     """Return the view in which an image or a stored embedding is used for training."""
     of_rows = row_views(config, data)
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
-def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int) -> int:
-    """Return the size of the memory, by default the number of training images.
-
-    Raises:
-        ConfigError: fewer than a batch.
-    """
-    size = asked or num_images
-    if size < config.batch_size:
-        problem = f"{config.batch_size} is more than the {size} images of the memory"
-        raise ConfigError("--batch-size", problem, "Lower the number.")
-    return size
-
-
 class MetricMethod(Method[MetricConfigT]):
-    """Base of metric learning methods, which are evaluated by retrieval on held-out images."""
+    """Base of metric learning methods, which are evaluated by retrieval on held-out images.
+
+    Args:
+        config: the options.
+        data: facts about the training set.
+        attention: see `MetricNetwork`.
+    """
 
     runs_whole_backbone = False
     network: MetricNetwork
     _sampler: ClassBalancedSampler | None = None
+
+    def __init__(
+        self, config: MetricConfigT, data: DataInfo, *, attention: Callable[[int], nn.Module] | None = None
+    ) -> None:
+        super().__init__(config, data)
+        self.network = MetricNetwork(
+            config.backbone,
+            embed_dim=None if data.row_dim is not None else config.embed_dim,
+            pool=config.pool,
+            attention=attention,
+            freeze_bn=config.freeze_bn,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Yield the parameters of backbone and new layers, all with weight decay as in the released code."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     assembly_coherence,
@@ -46,9 +46,6 @@ from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import (
     MetricMethod,
-    build_metric_network,
-    group_sampler,
-    memory_size,
     pseudo_labels,
     train_view,
     update_pseudo_labels,
@@ -69,7 +66,7 @@ MANY_LONE = 0.3
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
 _SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
-#: First epoch in which the memory counts, where labels are the classes.
+#: First epoch in which the memory counts, where labels are the classes; of clusters from the start.
 MEMORY_START_EPOCH = 1
 
 
@@ -78,7 +75,6 @@ class SAN(MetricMethod[SANConfig]):
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)
-        self.network = build_metric_network(config, data)
         if config.san:
             self.network.insert_assembly(
                 config.san_before, width=config.san_width, diagonal=config.san_diagonal, seed=config.seed + 3
@@ -91,20 +87,26 @@ class SAN(MetricMethod[SANConfig]):
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
         self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else MultiSimilarityLoss()
-        self.classes: ProxyAnchorLoss | NormalizedSoftmaxLoss | None = None
+        self.classes: nn.Module | None = None
         if config.has_class_vectors:
-            self.classes = _class_loss(config, data.num_old_classes, self.network.embed_dim)
+            with seeded_init(config.seed + 4):  # so that the network starts as without them
+                width = self.network.embed_dim
+                if config.loss == "proxy-anchor":
+                    self.classes = ProxyAnchorLoss(data.num_old_classes, width)
+                else:
+                    self.classes = NormalizedSoftmaxLoss(data.num_old_classes, width, CLASS_TEMPERATURE)
         self.memory: MemoryBank | None = None
         self.slow: EMATeacher | None = None
         if config.memory != "none":
             images = data.num_samples if self.clusters is not None else int((data.labels >= 0).sum())
-            self.memory = MemoryBank(memory_size(config, config.memory_size, images), self.network.embed_dim)
+            size = config.memory_size or max(images, config.batch_size)
+            self.memory = MemoryBank(size, self.network.embed_dim)
             of_memory = {"contrastive": MemoryContrastiveLoss, "contrastive-bayesian": ContrastiveBayesianLoss}
             self.memory_loss = of_memory[config.memory_loss]()
             if config.memory == "momentum":
                 self.slow = EMATeacher(self.network, MEMORY_DECAY)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
-        self._diagnostics = AssemblyDiagnostics(config)
+        self._warned: set[str] = set()  # kinds of warnings on the assembly, each given once
         self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -113,18 +115,22 @@ class SAN(MetricMethod[SANConfig]):
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
             labels = None if self.clusters is not None else data.labels
-            if labels is not None:
-                check_training_classes(config, data)
-            self._sampler = group_sampler(config, rows, labels)
+            self._sampler = ClassBalancedSampler(
+                labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+            )
             if self.clusters is not None:
                 self.clusters.rows = rows
         return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn about classes with a single image."""
-        warning = singleton_class_warning(self.data) if self.clusters is None else None
-        if warning is not None:
-            state.warn(warning)
+        """Warn if many classes have a single image, which a batch can only repeat."""
+        counts = np.bincount(self.data.labels[self.data.labels >= 0])
+        share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
+        if self.clusters is None and share > MANY_LONE:
+            shown = percent(share)
+            state.warn(
+                f"warning: {shown} % of the classes have one image, which is repeated and has no other positives"
+            )
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if it is time, and update the sampler to the current clusters."""
@@ -151,10 +157,9 @@ class SAN(MetricMethod[SANConfig]):
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
             kept, kept_rows, own = self.memory.remember(keys, rows)
-            weight = memory_weight(config, state.epoch)
-            if weight:
+            if self.clusters is not None or state.epoch >= MEMORY_START_EPOCH:
                 remembered = self.memory_loss(embeddings, labels, kept, self._labels_of(kept_rows), own)
-                loss = loss + weight * remembered
+                loss = loss + remembered
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
             assert self.network.assembly is not None
@@ -170,11 +175,34 @@ class SAN(MetricMethod[SANConfig]):
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Return statistics of the assembly for the log."""
-        every = self.config.eval_every_epochs
-        if self.network.assembly is None or ((state.epoch + 1) % every and state.epoch + 1 < self.config.epochs):
+        """Return how the assembly moves features of a few unaugmented training images; warn if it does nothing.
+
+        ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions
+        an output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
+        ``coherence``: the terms; ``move``: mean way in cells to the output that gets most; ``effect``: mean distance of
+        the embeddings with and without it; ``variance``: variance of the weights over the images, summed over outputs,
+        mean over inputs.
+        """
+        config, network = self.config, self.network
+        if network.assembly is None or (
+            (state.epoch + 1) % config.eval_every_epochs and state.epoch + 1 < config.epochs
+        ):
             return {}
-        return self._diagnostics(self.network, state, self._rows)
+        count = min(LOOKED_AT, len(self._rows))
+        generator = keyed_generator(config.seed, "assembly diagnostics")
+        chosen = np.sort(generator.choice(self._rows, count, replace=False))
+        table = state.embed(lambda images: _measure(network, images), chosen)
+        found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
+        found["sources"] = float(2 ** table[:, 1].double().mean())
+        found["row_error"] = float(table[:, 2].max())
+        n = network.assembly.grid[0] * network.assembly.grid[1]
+        weights = table[:, len(_SCALARS) :].reshape(count, n, n)
+        found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
+        for kind, text in _warnings(found).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                state.warn(f"warning: {text}")
+        return {f"assembly/{name}": value for name, value in found.items()}
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids by name, if clusters are used."""
@@ -202,90 +230,6 @@ class SAN(MetricMethod[SANConfig]):
         """Class or cluster of rows, as it is now."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
-
-
-def memory_weight(config: SANConfig, epoch: int) -> float:
-    """Return the weight of the memory loss in an epoch; with clusters it is 1 from the start."""
-    return float(config.mode == "unsupervised" or epoch >= MEMORY_START_EPOCH)
-
-
-def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
-    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
-    with seeded_init(config.seed + 4):
-        if config.loss == "proxy-anchor":
-            return ProxyAnchorLoss(num_classes, embed_dim)
-        return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)
-
-
-def check_training_classes(config: SANConfig, data: DataInfo) -> None:
-    """Check before training that there are enough labeled classes to make batches of.
-
-    A trained run is built without labels, so this is not checked later.
-
-    Raises:
-        DatasetError: none or one class.
-        ConfigError: fewer than a batch needs.
-    """
-    counts = np.bincount(data.labels[data.labels >= 0])
-    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
-    if found < 2:
-        raise DatasetError(
-            config.dataset,
-            f"{found} classes have images with a label that training may use; at least two are needed",
-            "Use a data set with labels, or train without labels.",
-        )
-    if found < needed:
-        raise ConfigError(
-            "--batch-size",
-            f"{config.batch_size} holds {needed} classes with {config.images_per_class} images each, but only "
-            f"{found} classes have labels",
-            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
-        )
-
-
-def singleton_class_warning(data: DataInfo) -> str | None:
-    """Return a warning if many classes have a single image, which a batch can only repeat, or ``None``."""
-    counts = np.bincount(data.labels[data.labels >= 0])
-    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
-    if share <= MANY_LONE:
-        return None
-    return f"warning: {percent(share)} % of the classes have one image, which is repeated and has no other positives"
-
-
-class AssemblyDiagnostics:
-    """Statistics of how the assembly moves features of a few unaugmented training images.
-
-    ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions an
-    output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
-    ``coherence``: the terms; ``move``: mean way in cells to the output that gets most; ``effect``: mean distance of the
-    embeddings with and without it; ``variance``: variance of the weights over the images, summed over outputs, mean
-    over inputs.
-
-    Args:
-        config: of the run.
-    """
-
-    def __init__(self, config: SANConfig) -> None:
-        self._config = config
-        self._warned: set[str] = set()
-
-    def __call__(self, network: MetricNetwork, state: TrainState, rows: NDArray[np.int64]) -> dict[str, float]:
-        """Return the numbers by name; warn once each when the module does nothing."""
-        count = min(LOOKED_AT, len(rows))
-        chosen = np.sort(keyed_generator(self._config.seed, "assembly diagnostics").choice(rows, count, replace=False))
-        table = state.embed(lambda images: _measure(network, images), chosen)
-        found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
-        found["sources"] = float(2 ** table[:, 1].double().mean())
-        found["row_error"] = float(table[:, 2].max())
-        assert network.assembly is not None
-        n = network.assembly.grid[0] * network.assembly.grid[1]
-        weights = table[:, len(_SCALARS) :].reshape(count, n, n)
-        found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
-        for kind, text in _warnings(found).items():
-            if kind not in self._warned:
-                self._warned.add(kind)
-                state.warn(f"warning: {text}")
-        return {f"assembly/{name}": value for name, value in found.items()}
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:

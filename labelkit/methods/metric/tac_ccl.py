@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
@@ -38,7 +39,7 @@ from labelkit.methods.metric.matched_images import (
     second_view,
 )
 from labelkit.methods.metric.networks import MetricOutput
-from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
+from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.tac_ccl_losses import (
     ContrastiveClusteringLoss,
     FeatureSimilarityLoss,
@@ -54,45 +55,41 @@ from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
 FLAT_ATTENTION = 1e-3
 
 
-def uses_memory(config: TACCCLConfig, now: TrainState) -> bool:
-    """Return whether the memory is used in the next step."""
-    warmup = config.memory_warmup_steps
-    wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
-    return now.step >= wait
-
-
-def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss on the current clusters of a collapsed network, which makes all images alike.
+class CBAM(nn.Module):
+    """Convolutional block attention module that gates channels and then positions.
 
     Args:
-        labels: the clusters.
-        references: embeddings that a batch is compared with.
+        channels: c of the maps.
+        reduction: the channel gate's hidden layer has ``c / reduction`` units.
+        kernel: width of the convolution of the spatial gate, odd.
+
+    Shape:
+        - maps: ``(b, c, h, w)`` float.
+        - returns: maps ``(b, c, h, w)`` and the spatial gate ``(b, h, w)``.
+
+    Source:
+        S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
+
+    Raises:
+        ValueError: the hidden layer would have no unit, or an even kernel.
     """
-    ids = labels.cluster_ids.cpu().numpy()
-    sizes = np.bincount(ids[ids >= 0])
-    # of the cluster of an image drawn at random, without the image itself
-    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
-    positives = max(0, round(share * references) - 1)
-    return collapsed_multi_similarity(positives, references - 1 - positives)
 
+    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
+        super().__init__()
+        hidden = channels // reduction
+        if hidden < 1 or kernel % 2 == 0:
+            raise ValueError(f"{channels} channels, reduction {reduction} and kernel {kernel} make no gate")
+        self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
+        self.normalization = nn.BatchNorm2d(1, momentum=0.01)
 
-def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log the spread of similarities between embeddings, and warn if it has collapsed.
-
-    A network that was not trained is not evaluated.
-
-    Args:
-        embeddings: (n, d) unit rows.
-        collapsed_loss: what the pair loss is worth then.
-        state: of the run.
-    """
-    spread = similarity_spread(embeddings.numpy())
-    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
-    if state.epoch and spread < COLLAPSED:
-        state.warn(
-            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
-            "lower --lr or the weights of added losses"
-        )
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gated maps and the spatial gate."""
+        summary = self.channel_gate(maps.mean(dim=(2, 3))) + self.channel_gate(maps.amax(dim=(2, 3)))
+        maps = maps * torch.sigmoid(summary)[:, :, None, None]
+        both = torch.stack([maps.amax(dim=1), maps.mean(dim=1)], dim=1)
+        gate = torch.sigmoid(self.normalization(self.conv(both)))
+        return maps * gate, gate[:, 0]
 
 
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
@@ -101,10 +98,9 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     may_collapse = True
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        self.network = shared.build_metric_network(config, data, attention=True)
+        super().__init__(config, data, attention=CBAM)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)
-        self.memory = MemoryBank(shared.memory_size(config, None, data.num_samples), config.embed_dim)
+        self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         self.equal_buffers = (
@@ -131,25 +127,24 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         if self.config.matches is not None:
             self.use_matches(read_matched_images(self.config.matches, inputs))
 
-    # ------------------------------------------------------------------ diet
-
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which samples groups from the current clusters."""
         self.labels.rows = rows
+        config = self.config
         if self._sampler is None:
-            self._sampler = shared.group_sampler(self.config, rows, None)
+            self._sampler = ClassBalancedSampler(
+                None, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+            )
         pairing = None
         if self.matched is not None:
             clusters = self.labels.cluster_ids
             pairing = MatchedPairing(self.matched, lambda: clusters.cpu().numpy())
-        return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
+        return (Phase(config.epochs, self.views(), self._sampler, pairing=pairing),)
 
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
-
-    # ------------------------------------------------------------------ events
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if it is time, unless a run resumed inside the epoch has the clusters already."""
@@ -159,16 +154,16 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
-            references = min(len(self.memory), len(self.labels.rows))
-            self.collapsed_loss.fill_(collapsed_pair_loss(self.labels, references))
-            watch_collapse(embeddings, float(self.collapsed_loss), state)
+            self._watch_collapse(embeddings, state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
 
     def on_step_start(self, state: TrainState) -> None:
         """Enable the memory once it has been filled."""
-        self._use_memory = uses_memory(self.config, state)
+        warmup = self.config.memory_warmup_steps
+        wait = state.steps_per_epoch if warmup is None else warmup
+        self._use_memory = self.config.memory_refill or state.step >= wait
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Warn if attention is the same everywhere, which satisfies every transform."""
@@ -176,7 +171,22 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             state.warn("warning: attention is the same everywhere, so that it says nothing")
         return {}
 
-    # ------------------------------------------------------------------ a step
+    def _watch_collapse(self, embeddings: Tensor, state: TrainState) -> None:
+        """Note what the pair loss is on the new clusters if all images are alike; log how alike they are, and warn."""
+        ids = self.labels.cluster_ids.cpu().numpy()
+        sizes = np.bincount(ids[ids >= 0])
+        # of the cluster of an image drawn at random, without the image itself
+        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+        references = min(len(self.memory), len(self.labels.rows))
+        positives = max(0, round(share * references) - 1)
+        self.collapsed_loss.fill_(collapsed_multi_similarity(positives, references - 1 - positives))
+        spread = similarity_spread(embeddings.numpy())
+        state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
+        if state.epoch and spread < COLLAPSED:  # a network that was not trained is not judged
+            state.warn(
+                f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+                "lower --lr or the weights of added losses"
+            )
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for a batch of view pairs."""
@@ -216,8 +226,6 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         else:
             loss = self.pair_loss(embeddings, ids[rows])
         return loss
-
-    # ------------------------------------------------------------------ state
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids by name."""

@@ -24,6 +24,7 @@ class TACCCLConfig(MetricLearningConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.
+    scaled: ClassVar[Mapping[str, int]] = {"ccl_start_epoch": 0, "memory_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "transforms": ("crop", "rotation", "zoom", "perspective"),
         "pair_crop_area": (0.36, 1.0),
@@ -81,7 +82,3 @@ class TACCCLConfig(MetricLearningConfig):
         if self.matches is not None and not self.tac:
             raise ValueError("matches requires tac, which is off")
         return self
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs and an earlier start of the clustering loss and the memory."""
-        return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)

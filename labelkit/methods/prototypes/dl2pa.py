@@ -21,6 +21,7 @@ tau' of Fig. 3b is printed as a ratio, iterations between assignments over itera
 number of assignments per epoch, the inverse. The description is followed, since the text says that 10 costs more than
 1: tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, one in ten epochs. By the printed
 ratio, they are each other.
+Ties, classes without an image and the times of assignments are ours (specification 3.4).
 Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
 cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier),
 ``--prototypes hpn --no-reassign`` (HPN), ``--prototypes words --no-reassign`` (Word2Vec); the learned classifier is
@@ -29,17 +30,19 @@ cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo, MixedBatch
-from labelkit.methods.prototypes.assignment import is_due, reassign
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
-from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
@@ -47,8 +50,93 @@ from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
 FEW_DIMENSIONS = 4
+#: Sums of unit embeddings that are shorter have no direction.
+_SMALLEST_SUM = 1e-8
 #: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
 MEAN_DECAY = 0.9
+# An unseen class keeps its prototype unless a seen one gains more than this by taking it.
+UNSEEN_PULL = 1e-3
+# Mean gain for which classes are moved; below it a tie decides.
+SMALLEST_GAIN = 1e-6
+
+
+class PrototypeHead(nn.Module):
+    """Untrained head whose scores are the cosines with fixed class prototypes.
+
+    Args:
+        num_classes: c.
+        dim: d.
+        num_prototypes: k >= c; c by default.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length.
+        - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1].
+
+    Attributes:
+        prototypes: (k, d) unit rows; zeros until they are set.
+        assignment: (c,) int64, prototype of each class, all different.
+        prices: (k,), not read: in weights of 0.1.0 and their digests.
+        class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
+        seen: (c,) int64, images that went into them.
+    """
+
+    def __init__(self, num_classes: int, dim: int, num_prototypes: int | None = None) -> None:
+        super().__init__()
+        k = num_classes if num_prototypes is None else num_prototypes
+        self.num_classes = num_classes
+        self.prototypes: Tensor = nn.Buffer(torch.zeros(k, dim))
+        self.assignment: Tensor = nn.Buffer(torch.arange(num_classes))
+        self.prices: Tensor = nn.Buffer(torch.zeros(k))
+        self.class_means: Tensor = nn.Buffer(torch.zeros(num_classes, dim))
+        self.seen: Tensor = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the cosines (b, c) of embeddings (b, d) with the prototype of each class."""
+        with without_autocast(embeddings):
+            unit = F.normalize(promote(embeddings), dim=1, eps=_SMALLEST_SUM)
+            return F.linear(unit, self.class_prototypes.to(unit.dtype))
+
+    @property
+    def class_prototypes(self) -> Tensor:
+        """Return the prototypes (c, d) in class order."""
+        return self.prototypes[self.assignment]
+
+    @torch.no_grad()
+    def update_means(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        shares: Tensor | None = None,
+        *,
+        decay: float = 0.9,
+        combine: Callable[[Tensor], Tensor] = lambda value: value,
+    ) -> None:
+        """Move the mean direction of each class toward its mean in the batch.
+
+        The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
+
+        Args:
+            embeddings: (b, d) of any length.
+            labels: (b,) int64 in [0, c); with Mixup each image is given twice.
+            shares: (b,) part of each image that belongs to its label, > 0; ones by default.
+            decay: weight of the past, alpha; the first batch of a class is taken as it is.
+            combine: sum over processes.
+        """
+        unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
+        shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
+        dim = unit.shape[1]
+        # one exchange: sums beside counts
+        table = unit.new_zeros((self.num_classes, dim + 1))
+        table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
+        table = combine(table)
+        sums, counts = table[:, :dim], table[:, dim].long()
+        lengths = sums.norm(dim=1)
+        moved = lengths >= _SMALLEST_SUM
+        means = sums / lengths.clamp(min=_SMALLEST_SUM)[:, None]
+        blended = F.normalize(decay * self.class_means + (1 - decay) * means, dim=1)
+        means = torch.where((self.seen > 0)[:, None], blended, means)
+        self.class_means.copy_(torch.where(moved[:, None], means, self.class_means))
+        self.seen.add_(torch.where(moved, counts, torch.zeros_like(counts)))
 
 
 class DL2PA(LabeledClassifier[DL2PAConfig]):
@@ -97,7 +185,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
-        weights = self._class_weights.of_classes(mixed.labels, self._state)
+        weights = self.class_weights(mixed.labels)
         loss = self._loss(embeddings, mixed.labels, weights)
         if mixed.share < 1:
             loss = mixed.share * loss + (1 - mixed.share) * self._loss(embeddings, mixed.other_labels, weights)
@@ -131,7 +219,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         head = self.network.head
         if self.config.loss == "cross-entropy":
             with without_autocast(embeddings):  # cosines of half precision have two digits
-                logits = torch.nn.functional.linear(promote(embeddings), head.class_prototypes)
+                logits = F.linear(promote(embeddings), head.class_prototypes)
             loss: Tensor = self.cross_entropy(logits, labels, own)
         else:
             loss = self.inner_product(embeddings, head.class_prototypes[labels], own)
@@ -150,3 +238,78 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             decay=MEAN_DECAY,
             combine=lambda table: state.combine(table, "sum"),
         )
+
+
+def is_due(state: TrainState, updates_per_epoch: float) -> bool:
+    """Return whether classes must be reassigned to prototypes before the next step.
+
+    Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
+    one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
+    assignment that it was trained with; with a tenth of one, at the start of every tenth epoch.
+
+    Args:
+        state: where the run is.
+        updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
+    """
+    # 1e-9: 3 / 0.1 may be a little less than 30
+    period = max(1, int(state.steps_per_epoch / updates_per_epoch + 1e-9))
+    return state.step > 0 and state.step % period == 0
+
+
+@torch.no_grad()
+def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
+    """Reassign classes to prototypes to maximize the sum of their cosines with the class means.
+
+    The main process solves, the others are told, so that all agree whatever their arithmetic.
+
+    Returns:
+        Values for the log: ``objective``, mean cosine of class means and their prototypes, over the classes;
+        ``changed``, classes that have another prototype than before; ``seconds``, time it took.
+
+    Raises:
+        ValueError: a class mean is not finite; the message names the class.
+    """
+    started = time.perf_counter()
+    before = head.assignment.cpu().numpy().copy()
+    columns, value = np.zeros_like(before), 0.0
+    if state.is_main:
+        similarity = similarities(head)
+        columns = best_assignment(similarity, before)
+        value = float(similarity[np.arange(len(columns)), columns].sum())
+    told = state.combine(torch.from_numpy(columns), "sum")
+    objective = state.combine(torch.tensor(value, dtype=torch.float32), "sum")
+    head.assignment.copy_(told)
+    changed = float((told.cpu().numpy() != before).sum())
+    return {"objective": float(objective) / len(before), "changed": changed, "seconds": time.perf_counter() - started}
+
+
+def similarities(head: PrototypeHead) -> NDArray[np.float64]:
+    """Compute the cosines (c, k) of class means and prototypes; a class without images keeps its own prototype."""
+    table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
+    unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
+    table[unseen] = 0.0
+    table[unseen, head.assignment.cpu().numpy()[unseen]] = UNSEEN_PULL
+    return np.asarray(table, dtype=np.float64)
+
+
+def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the optimal assignment (by scipy), or the previous one unless the gain exceeds rounding.
+
+    Args:
+        similarity: (c, k), c <= k.
+        before: (c,) columns that rows have now.
+
+    Returns:
+        (c,) int64, no column twice.
+
+    Raises:
+        ValueError: a similarity is not finite; names the row.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    strange = np.flatnonzero(~np.isfinite(similarity).all(axis=1))
+    if len(strange):
+        raise ValueError(f"scores of row {strange[0]} are not all finite")
+    rows, columns = linear_sum_assignment(similarity, maximize=True)
+    gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
+    return columns if gain > SMALLEST_GAIN * len(similarity) else before

@@ -24,12 +24,13 @@ from labelkit.algorithms.prototypes import (
 from labelkit.cache import cache_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import LabelkitError, StoreError
-from labelkit.methods.prototypes import class_separation
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from labelkit.store.commit import canonical_json
 
 # Of the way they are made; a change makes old files of the cache unused.
 _RECIPE_VERSION = 1
+#: Steps and rate of `separated_prototypes` (published).
+SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 
 @dataclass(frozen=True)
@@ -111,38 +112,76 @@ def load_or_make_prototypes(
     return _cached(recipe, make, say or (lambda text: None))
 
 
-def load_or_separate(
-    num_prototypes: int,
-    dim: int,
-    *,
-    seed: int = 0,
-    words: NDArray[np.float64] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Prototypes:
+def load_or_separate(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
     """Return the prototypes of hyperspherical prototype networks, from the cache or computed and cached.
 
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        seed: of the start.
-        words: (c, m) word vectors, whose order the prototypes shall have.
         say: is told what the user may want to know.
-
-    Raises:
-        ValueError: a word vector has length 0.
     """
-    recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": seed}
-    if words is not None:
-        recipe["words"] = hashlib.sha256(np.ascontiguousarray(words, dtype="<f8").tobytes()).hexdigest()
-    recipe |= {"method": "separated", "iterations": class_separation.ITERATIONS, "lr": class_separation.LEARNING_RATE}
-    make = partial(
-        class_separation.separated_prototypes,
-        num_prototypes,
-        dim,
-        keyed_generator(seed, "separated prototypes"),
-        words=words,
-    )
-    return _cached(recipe, make, say or (lambda text: None))
+    recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
+    recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
+    generator = keyed_generator(0, "separated prototypes")
+    return _cached(recipe, partial(separated_prototypes, num_prototypes, dim, generator), say)
+
+
+def separated_prototypes(
+    num_prototypes: int,
+    dim: int,
+    generator: np.random.Generator,
+    *,
+    iterations: int = SEPARATION_ITERATIONS,
+    lr: float = SEPARATION_LR,
+) -> NDArray[np.float32]:
+    r"""Push unit vectors apart, each from its nearest other: the prototypes of hyperspherical prototype networks.
+
+    From random directions, gradient descent on
+
+    .. math:: L = \frac{1}{c} \sum_i \max_{j \ne i} w_i \cdot w_j
+
+    with rows brought back to length 1 after every step. L is the mean cosine of a vector and its nearest other, at
+    least -1/(c - 1), reached by the simplex.
+
+    Args:
+        num_prototypes: c, >= 2.
+        dim: d, >= 2.
+        generator: draws the start.
+        iterations: steps of gradient descent, >= 1.
+        lr: length of a step, > 0.
+
+    Returns:
+        (c, d) float32, rows of length 1.
+
+    Source:
+        P. Mettes, E. van der Pol and C. Snoek, "Hyperspherical Prototype Networks" (NeurIPS 2019), the loss of
+        separation, and its released code. That names a momentum of 0.9 and makes a new optimizer after every step, so
+        that there is none; here neither. The order of word vectors, another loss of the paper, is left out.
+    """
+    rows = generator.standard_normal((num_prototypes, dim))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    for _ in range(iterations):
+        rows -= lr * separation_gradient(rows)[1]
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows.astype(np.float32)
+
+
+def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the mean cosine of vectors with their nearest others (the first of ties), and its gradient.
+
+    Args:
+        prototypes: (c, d) float64 rows of length 1.
+
+    Returns:
+        The loss, and (c, d) float64: a vector pulls at its nearest other, and that one at it.
+    """
+    count = len(prototypes)
+    cosines = prototypes @ prototypes.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = cosines.argmax(axis=1)
+    gradient = prototypes[nearest]
+    np.add.at(gradient, nearest, prototypes)
+    return float(cosines[np.arange(count), nearest].mean()), gradient / count
 
 
 def _cached(

@@ -93,12 +93,12 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         "How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all "
         "pairs at the same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's "
         "baselines, with --no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype "
-        "networks), ordered by --class-vectors if set; words: the vectors from --class-vectors.",
+        "networks); words: the vectors from --class-vectors.",
     )
     class_vectors: Path | None = _PROTOTYPES(
         None,
-        "With --prototypes words or hpn: word2vec or GloVe text file; each line has a class name (_ for a space) and "
-        "its vector. For use as prototypes, vectors longer than d are reduced to their principal components.",
+        "With --prototypes words: word2vec or GloVe text file; each line has a class name (_ for a space) and its "
+        "vector. Vectors longer than d are reduced to their principal components.",
         before=None,
     )
     prototypes_from: Path | None = _PROTOTYPES(
@@ -144,8 +144,8 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
             raise ValueError("prototypes and prototypes_from cannot be combined")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
             raise ValueError("sharpest_t requires prototypes uniform without prototypes_from")
-        if self.prototypes != "hpn" and (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words requires class_vectors; only prototypes hpn can also use class_vectors")
+        if (self.class_vectors is not None) != (self.prototypes == "words"):
+            raise ValueError("prototypes words requires class_vectors, which no other prototypes use")
         return self
 
 

@@ -22,41 +22,10 @@ from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.method import Method, Monitor, Phase
 from labelkit.training.monitors.classification import ClassificationMonitor
 
 SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
-
-
-class ClassWeights:
-    """Class weights in the loss that balance the classes of a batch or of the training set, if enabled.
-
-    Args:
-        config: says whether classes are balanced, and over what.
-        data: the training labels.
-        num_classes: c.
-    """
-
-    def __init__(self, config: SupervisedTrainConfig, data: DataInfo, num_classes: int) -> None:
-        self.kind = config.class_weights
-        self.num_classes = num_classes
-        counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
-        self.table = balancing_weights(torch.from_numpy(counts))
-
-    def of_classes(self, labels: Tensor, state: TrainState) -> Tensor | None:
-        """Return the weight of each class, (c,), or ``None`` if all images have equal weight.
-
-        Args:
-            labels: (b,) of the batch, before any mixing; of this process.
-            state: speaks to the other processes; ``None`` outside of a run.
-        """
-        if self.kind == "none":
-            return None
-        if self.kind == "global":
-            return self.table.to(labels.device)
-        # a GPU is not waited for, as torch.bincount would
-        counts = (labels == torch.arange(self.num_classes, device=labels.device)[:, None]).sum(1)
-        return balancing_weights(state.combine(counts, "sum"))
 
 
 class LabeledClassifier(Method[SupervisedConfigT]):
@@ -82,7 +51,9 @@ class LabeledClassifier(Method[SupervisedConfigT]):
             **backbone_options(config, data),
             seed=config.seed,
         )
-        self._class_weights = ClassWeights(config, data, num_classes)
+        self._num_classes = num_classes
+        counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
+        self._global_weights = balancing_weights(torch.from_numpy(counts))
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of one augmented view, with every labeled image once per epoch."""
@@ -90,6 +61,20 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
+
+    def class_weights(self, labels: Tensor) -> Tensor | None:
+        """Return the weight of each class (c,) that balances batch or training set, or ``None`` for equal weights.
+
+        Args:
+            labels: (b,) of the batch, before any mixing; of this process.
+        """
+        if self.config.class_weights == "none":
+            return None
+        if self.config.class_weights == "global":
+            return self._global_weights.to(labels.device)
+        # a GPU is not waited for, as torch.bincount would
+        counts = (labels == torch.arange(self._num_classes, device=labels.device)[:, None]).sum(1)
+        return balancing_weights(self._state.combine(counts, "sum"))
 
     def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""

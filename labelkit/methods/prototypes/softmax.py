@@ -37,7 +37,7 @@ class Softmax(LabeledClassifier[SoftmaxConfig]):
         """Compute the cross-entropy and, if enabled, the uniformity loss of the class vectors."""
         mixed = self.mix_batch(batch)
         logits = self.network.classify(self.network.embed(mixed.images))
-        weights = self._class_weights.of_classes(mixed.labels, self._state)
+        weights = self.class_weights(mixed.labels)
         loss = logits.new_zeros(())
         for labels, share in ((mixed.labels, mixed.share), (mixed.other_labels, 1 - mixed.share)):
             if share > 0:

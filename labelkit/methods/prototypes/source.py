@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.prototypes import closed_form_is_least, uniformity
-from labelkit.errors import CheckpointError, ConfigError, DatasetError, resource_error
-from labelkit.files import NotRegularError, open_regular
+from labelkit.errors import CheckpointError, ConfigError, DatasetError
 from labelkit.methods.prototypes.files import load_or_make_prototypes, load_or_separate
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
@@ -47,16 +45,11 @@ def starting_prototypes(
             f"{num_classes} classes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
             f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
         )
-    source = config.prototypes_from
-    if source is None and config.prototypes == "hpn":
-        words = None if config.class_vectors is None else _words(config.class_vectors, num_classes, class_names)
-        try:
-            made = load_or_separate(num_classes, dim, seed=0, words=words, say=say)
-        except ValueError as error:
-            raise ConfigError("--class-vectors", f"{config.class_vectors}: {error}", "Use other vectors.") from error
-        return torch.from_numpy(made.vectors)
-    if source is None and config.class_vectors is not None:
+    if config.prototypes == "hpn":
+        return torch.from_numpy(load_or_separate(num_classes, dim, say).vectors)
+    if config.class_vectors is not None:
         return _of_words(config.class_vectors, num_classes, dim, class_names)
+    source = config.prototypes_from
     if source is None:
         make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
         made = make(sharpest_t=config.sharpest_t)
@@ -80,17 +73,12 @@ def starting_prototypes(
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
 
-def _words(path: Path, num_classes: int, class_names: Sequence[str]) -> NDArray[np.float64]:
-    """Word vectors of the classes' names."""
+def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
+    """Class vectors of the classes' names, in d dimensions."""
     if len(class_names) < num_classes:
         problem = f"{num_classes} classes are requested, but only {len(class_names)} have a name"
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
-    return read_class_vectors(path, class_names[:num_classes])
-
-
-def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
-    """Class vectors of the classes' names, in d dimensions."""
-    vectors = _words(path, num_classes, class_names)
+    vectors = read_class_vectors(path, class_names[:num_classes])
     if vectors.shape[1] < dim:
         problem = f"{path} has vectors of dimension {vectors.shape[1]}, but {dim} is needed"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
@@ -147,80 +135,52 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 
 
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
-    """Read the word vector of each class name from a file.
+    """Read the word vector of each class name from a file, the first one that it has for this name.
 
-    Capitals and ``_`` or a blank matter only where it has several such names.
+    Other capitals, or a blank for ``_``, make the same name where the file does not have the name itself.
 
     Args:
-        path: text file of vectors by name.
+        path: text file of vectors by name, perhaps with a line of two numbers ahead.
         names: of the classes.
 
     Returns:
         (len(names), m) float64.
 
     Raises:
-        DatasetError: a class has no vector, or several; a line is damaged.
-        ResourceError: the file cannot be read.
+        DatasetError: the file cannot be read, a class has no vector, or a line is damaged.
     """
     wanted = {_plain(name) for name in names}
-    spelled: dict[str, dict[str, NDArray[np.float64]]] = {}  # vectors by plain name, then as it is written
-    exact = {name.replace(" ", "_") for name in names}
+    exact: dict[str, NDArray[np.float64]] = {}
+    alike: dict[str, NDArray[np.float64]] = {}
     try:
-        with open_regular(path) as file:
-            for number, word, numbers in _lines(file, path):
-                same = spelled.setdefault(_plain(word), {}) if _plain(word) in wanted else {}
-                if word in same and word in exact:
-                    problem = f"has a second vector for {word}"
-                    raise DatasetError(f"{path}: line {number}", problem, "Keep only one.")
-                if _plain(word) in wanted:
-                    same.setdefault(word, _vector(numbers, f"{path}: line {number}"))
-    except NotRegularError as error:
-        raise DatasetError(str(path), "is not a regular file", "Pass a text file of named vectors.") from error
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                name, *numbers = line.split() or [""]
+                if _plain(name) in wanted and (number > 1 or len(numbers) > 1):
+                    vector = _vector(numbers, f"{path}: line {number}")
+                    exact.setdefault(name, vector)
+                    alike.setdefault(_plain(name), vector)
     except OSError as error:
-        if isinstance(error, FileNotFoundError | IsADirectoryError):
-            raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
-        raise resource_error(error, str(path)) from error
-    found = [_one(spelled.get(_plain(name), {}), name, path) for name in names]
-    missing = [name for name, vector in zip(names, found, strict=True) if vector is None]
+        raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
+    missing = [name for name in names if _plain(name) not in alike]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
         raise DatasetError(str(path), f"has no vector for {len(missing)} of {len(names)} classes: {shown}", _FORM)
-    vectors = [vector for vector in found if vector is not None]
+    vectors = [exact.get(name.replace(" ", "_"), alike[_plain(name)]) for name in names]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:
         raise DatasetError(str(path), f"has vectors of {min(widths)} and {max(widths)} dimensions", _FORM)
     return np.stack(vectors)
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, str, bytes]]:
-    """Number, name and the rest of each line that has both; a first line of two whole numbers is a head."""
-    for number, line in enumerate(file, start=1):
-        word, _, numbers = line.strip().partition(b" ")
-        if not numbers or (number == 1 and word.isdigit() and numbers.strip().isdigit()):
-            continue
-        try:
-            yield number, word.decode("utf-8"), numbers
-        except UnicodeDecodeError:
-            if number == 1:  # a binary file; a strange name further on is none of ours
-                raise DatasetError(str(path), "is not a text file", _FORM) from None
-
-
-def _vector(numbers: bytes, where: str) -> NDArray[np.float64]:
+def _vector(numbers: Sequence[str], where: str) -> NDArray[np.float64]:
     try:
-        vector = np.array([float(number) for number in numbers.split()])
+        vector = np.array([float(number) for number in numbers])
     except ValueError as error:
         raise DatasetError(where, f"{error}", _FORM) from error
     if not np.isfinite(vector).all():
         raise DatasetError(where, "has a value that is not finite", _FORM)
     return vector
-
-
-def _one(vectors: dict[str, NDArray[np.float64]], name: str, path: Path) -> NDArray[np.float64] | None:
-    """The vector of a name, else the single one of a name that is written otherwise; ``None`` if there is none."""
-    word = name.replace(" ", "_")
-    if word not in vectors and len(vectors) > 1:
-        raise DatasetError(str(path), f"has several vectors for {name}: {', '.join(sorted(vectors))}", "Keep only one.")
-    return vectors.get(word, next(iter(vectors.values()), None))
 
 
 def _plain(name: str) -> str:

@@ -25,6 +25,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     """Options of ``labelkit train sela``; defaults are those of the released code for ImageNet or as described."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
+    scaled: ClassVar[Mapping[str, int]] = {"num_optimizations": 1}
     constants: ClassVar[Mapping[str, object]] = {
         "solver": "auto",
         "solver_stop": "marginal",
@@ -103,7 +104,3 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     def clusters_per_head(self) -> tuple[int, ...]:
         """Return the number of clusters of every head."""
         return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs and label optimizations."""
-        return super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)

@@ -15,25 +15,24 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.files import read_bytes
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.sela.losses import MultiHeadCrossEntropy
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
@@ -46,6 +45,39 @@ from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
+
+
+class MultiHeadCrossEntropy(nn.Module):
+    r"""Cross-entropy between each head and its own pseudo-labels, averaged over heads.
+
+    .. math:: L = -\frac{1}{H b} \sum_h \sum_i \log \text{softmax}(\ell^h_i)_{y^h_i}
+
+    In nats, >= 0; equal to the mean of log k over the heads when all logits of a head agree.
+
+    Shape:
+        - logits: H tensors ``(b, k_h)`` float; gradients reach all of them.
+        - pseudo_labels: ``(H, b)`` integers in ``[0, k_h)``; -1 leaves the image out of that head's mean.
+        - returns: ``()`` float32 (float64 stays); a head without any label counts as 0.
+
+    Raises:
+        ValueError: not one row of pseudo-labels per head.
+
+    Source:
+        ``yukimasano/self-label`` (the mean over heads of the cross-entropy).
+    """
+
+    def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy over heads."""
+        if len(logits) != len(pseudo_labels):
+            raise ValueError(f"{len(logits)} heads, {len(pseudo_labels)} rows of pseudo-labels")
+        with without_autocast(logits[0]):
+            losses = [self._one(promote(scores), labels) for scores, labels in zip(logits, pseudo_labels, strict=True)]
+        return torch.stack(losses).mean()
+
+    @staticmethod
+    def _one(scores: Tensor, labels: Tensor) -> Tensor:
+        known = (labels >= 0).sum().clamp(min=1)
+        return F.cross_entropy(scores, labels.long(), ignore_index=-1, reduction="sum") / known
 
 
 class SeLa(Method[SeLaConfig]):
@@ -93,7 +125,7 @@ class SeLa(Method[SeLaConfig]):
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
-            self.labels.set_prior(head, _prior(self.config.prior, k))
+            self.labels.prior(head).copy_(_prior(self.config.prior, k))
 
     def on_step_start(self, state: TrainState) -> None:
         """Optimize the labels of the heads that are due."""
@@ -191,37 +223,22 @@ class SeLa(Method[SeLaConfig]):
                     state.warn(f"warning: {warning}")
 
 
-def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
-    """Shares of a head's clusters.
+def _prior(spec: str, num_clusters: int) -> Tensor:
+    """Shares of a head's clusters: ``zipf:A``, a .npy file, or a text of numbers apart by white space or commas.
 
     Raises:
-        ConfigError: a file that cannot be used.
+        DatasetError: a file that cannot be read.
+        ConfigError: what is no shares of so many clusters.
     """
     try:
-        shares = make_prior(spec if spec.startswith("zipf:") else _read_numbers(Path(spec)), num_clusters)
-    except ValueError as error:
-        raise ConfigError(
-            "--prior", f"{spec}: {error}", f"Pass {num_clusters} positive fractions that sum to 1."
-        ) from error
-    return shares.numpy()
-
-
-def _read_numbers(path: Path) -> NDArray[np.float64]:
-    """Read a one-dimensional .npy file, or a text of numbers apart by white space or commas.
-
-    Raises:
-        DatasetError: it cannot be read, or holds something else.
-    """
-    remedy = "Pass a one-dimensional .npy file, or a text file of numbers."
-    try:
-        content = read_bytes(path)
-        if path.suffix != ".npy":
-            return np.array(content.decode().replace(",", " ").split(), dtype=np.float64)
-        values = np.load(io.BytesIO(content), allow_pickle=False)
-        if values.ndim != 1:
-            raise ValueError(f"{values.ndim} dimensions")
-        return np.asarray(values, dtype=np.float64)
-    except (OSError, EOFError) as error:
-        raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
-    except (ValueError, TypeError) as error:
-        raise DatasetError(str(path), f"does not contain a list of numbers: {error}", remedy) from error
+        numbers: Any = spec
+        if spec.endswith(".npy"):
+            numbers = np.load(spec)
+        elif not spec.startswith("zipf:"):
+            numbers = np.array(Path(spec).read_text().replace(",", " ").split(), dtype=np.float64)
+        return make_prior(numbers, num_clusters)
+    except OSError as error:
+        raise DatasetError(spec, f"cannot be read: {error}", "Pass a .npy file or a text file of numbers.") from error
+    except (ValueError, EOFError) as error:
+        remedy = f"Pass {num_clusters} positive fractions that sum to 1."
+        raise ConfigError("--prior", f"{spec}: {error}", remedy) from error

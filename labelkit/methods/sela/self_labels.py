@@ -75,11 +75,6 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
     return tuple(formulas[kind](k) for k in range(count))
 
 
-def times_until(times: Sequence[float], epoch: float) -> int:
-    """Count the times that are not later than ``epoch``."""
-    return sum(time <= epoch for time in times)
-
-
 class SelfLabels(nn.Module):
     """Pseudo-labels of every head with the state of their optimization.
 
@@ -140,10 +135,6 @@ class SelfLabels(nn.Module):
         """Return the target cluster shares of a head, (k,) float64, which its first solve puts in order."""
         return self.get_buffer(f"prior_{head}")
 
-    def set_prior(self, head: int, shares: NDArray[np.float64]) -> None:
-        """Set the target cluster shares of a head before its first solve, which puts them in order."""
-        self.prior(head).copy_(torch.from_numpy(np.asarray(shares, dtype=np.float64)))
-
     def start(self, rows: NDArray[np.int64], seed: int) -> None:
         """Assign random labels to the readable rows, equally many per cluster of a head (one more or less)."""
         for head, k in enumerate(self.num_clusters):
@@ -152,7 +143,7 @@ class SelfLabels(nn.Module):
 
     def due(self, epoch: float) -> tuple[int, ...]:
         """Return the heads whose labels must be optimized now, and advance the schedule past any missed times."""
-        passed = times_until(self.times, epoch)
+        passed = sum(time <= epoch for time in self.times)
         if passed <= int(self.next_time):
             return ()
         self.next_time.fill_(passed)

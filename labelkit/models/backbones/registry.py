@@ -33,7 +33,6 @@ from labelkit.models.weights.files import (
     map_weights,
 )
 from labelkit.models.weights.published import crop_share, published_weights, timm_config
-from labelkit.models.whitening import Whitening
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Backbone(nn.Module):
         weights_sha256: digest of the weights file; empty for random weights.
         load_report: names loaded and left over; ``None`` for random weights.
         frozen: stages that training leaves as they are; ``None``: no stage.
-        whitening: what images go through first; ``None``: nothing.
     """
 
     def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
@@ -93,7 +91,6 @@ class Backbone(nn.Module):
         self.weights_sha256 = ""
         self.load_report: LoadReport | None = None
         self.frozen: FrozenStages | None = None
-        self.whitening: Whitening | None = None
         self._reuses = False
         # what the next passes give before their head, while somebody asks for it
         self._kept: list[Any] | None = None
@@ -138,7 +135,6 @@ class Backbone(nn.Module):
             images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
         """
         net: Any = self.net
-        images = self._whitened(images)
         if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
             with bypass_modules(net, self.frozen.names):
                 return net.forward_features(images.float())
@@ -184,13 +180,7 @@ class Backbone(nn.Module):
             UnsupportedBackboneError: the network has no feature map.
             ConfigError: images of a size that it cannot take.
         """
-        return feature_map(self.net, self._whitened(images), self.info.name)
-
-    def _whitened(self, images: Tensor) -> Tensor:
-        if self.whitening is None:
-            return images
-        whitened: Tensor = self.whitening(images)
-        return whitened
+        return feature_map(self.net, images, self.info.name)
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
         """Replace all weights by those of a file, converting layouts that timm knows.

@@ -72,7 +72,7 @@ def test_the_assembly_of_images_is_drawn_and_told(
         (("--san-before", "block6"), 2, "no stage 'block6'"),
         (("--batch-size", "16"), 2, "3 classes have labels"),
         (("--mode", "unsupervised", "--num-clusters", "25"), 2, "25 clusters for 24 images"),
-        (("--label-split", "none"), 3, "0 classes have images"),
+        (("--label-split", "none"), 3, "no image has a label"),
         (("--pretrained",), 2, "no published weights"),
         (("--backbone", "vit_nano_p8_32"), 2, "no feature maps"),
     ],

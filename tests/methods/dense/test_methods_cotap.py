@@ -13,7 +13,7 @@ import torch
 from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import ConfigError, Mismatch
-from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, NeighborPlace, find_neighbors
+from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, find_neighbors
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
@@ -162,36 +162,27 @@ ROWS = np.array([0, 1, 3, 4])
 FEATURES = torch.tensor([[1.0, 0], [0.9, 0.1], [9, 9], [0, 1], [0.1, 0.9]])
 
 
-def find(place: NeighborPlace | None, calls: list[int], k: int = 1, weights: str = "w") -> torch.Tensor:
-    found = state(FEATURES, calls)
-    return find_neighbors(found, torch.nn.Identity(), ROWS, 5, k, weights_fingerprint=weights, place=place)
+def find(path: Path | None, calls: list[int], k: int = 1, weights: str = "w", data: str = "digest") -> torch.Tensor:
+    found, of = state(FEATURES, calls), {"dataset_digest": data, "weights_fingerprint": weights}
+    return find_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
 
 
 def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> None:
     calls: list[int] = []
-    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
-    first, again = find(place, calls), find(place, calls)
+    first, again = (find(tmp_path / "n.h5", calls) for _ in range(2))
     assert first[:, 0].tolist() == [1, 0, -1, 4, 3]
     assert torch.equal(first, again)
     assert calls == [4]
-    assert read_neighbors(place.path).query_rows.tolist() == ROWS.tolist()
+    assert read_neighbors(tmp_path / "n.h5").query_rows.tolist() == ROWS.tolist()
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
-    [({"dataset_digest": "other"}, "dataset_digest"), ({"weights": "v"}, "weights"), ({"k": 2}, "1 n")],
+    ("change", "word"), [({"data": "other"}, "dataset_digest"), ({"weights": "v"}, "weights"), ({"k": 2}, "1 n")]
 )
-def test_neighbors_of_something_else_are_refused_if_asked_for_and_found_anew_if_not(
-    tmp_path: Path, change: dict[str, Any], word: str
-) -> None:
-    calls: list[int] = []
-    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
-    find(place, calls)
-    other = replace(place, dataset_digest=change.pop("dataset_digest", "digest"))
+def test_a_file_with_neighbors_of_something_else_is_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+    find(tmp_path / "n.h5", [])
     with pytest.raises(Mismatch, match=word):
-        find(other, calls, **change)
-    find(replace(other, chosen=False), calls, **change)
-    assert calls == [4, 4]
+        find(tmp_path / "n.h5", [], **change)
 
 
 def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_itself() -> None:

@@ -52,12 +52,9 @@ def growth() -> LabelGrowth:
     return LabelGrowth(given, GrowthRules(2, 4, 2))
 
 
-def test_a_labeled_image_is_not_discovered_again(growth: LabelGrowth) -> None:
+def test_discovered_labels_stand_beside_given_ones(growth: LabelGrowth) -> None:
     growth.add(discovery([2, 5], [1, 0]), "teacher")
     assert growth.labels().tolist() == [0, 1, 1, -1, -1, 0, -1, -1]
-    for row in (0, 5):
-        with pytest.raises(ValueError, match=f"row {row} has a label"):
-            growth.add(discovery([row], [1]), "master")
 
 
 def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelGrowth) -> None:

@@ -14,10 +14,6 @@ import torch
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.methods.few_labels.growth import NETWORKS
-from labelkit.methods.few_labels.mean_teacher import MeanTeacher
-from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig
-from labelkit.methods.few_labels.recipe import student_views
-from labelkit.options.presets import resolve
 from labelkit.training.inputs import MonitorInputs
 
 Make = Callable[..., Any]
@@ -48,40 +44,6 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
     assert fit.step == plain.trainer.fit().step == 8
     for name, value in plain.method.state_dict().items():
         assert torch.equal(value, grown.method.state_dict()[name]), name
-
-
-@pytest.mark.parametrize(("method", "options"), [("mean-teacher", {}), ("snowball", {"generations": 2})])
-def test_whitening_is_that_of_the_training_images_from_the_first_step_to_the_last(
-    make: Make, few: PreparedData, method: str, options: dict[str, Any]
-) -> None:
-    setup = make(method, **{**QUICK, "cap": 2.0, **options} if method == "snowball" else {}, whitening="zca")
-    first = []
-    setup.trainer.optimizer.register_step_pre_hook(lambda *_: first.append(networks(setup)["student"].matrix.clone()))
-    setup.trainer.fit()
-    raw = setup.bank.images.flatten(1).double().numpy()
-    raw = raw - raw.mean(1, keepdims=True)
-    raw *= 55 / np.linalg.norm(raw, axis=1, keepdims=True)
-    values, vectors = np.linalg.eigh(np.cov(raw.T) + 0.1 * np.eye(raw.shape[1]))
-    expected = vectors @ np.diag(values**-0.5) @ vectors.T
-    for whitening in networks(setup).values():
-        assert torch.equal(whitening.matrix, first[0])
-        # images become float32 numbers in [-1, 1] on the way
-        np.testing.assert_allclose(whitening.matrix.numpy(), expected, atol=2e-3)
-
-
-def test_noise_comes_after_whitening(few: PreparedData) -> None:
-    for kind in ("none", "zca"):
-        overrides = {"dataset": "digits", "noise": 0.2, "whitening": kind}
-        config = resolve(MeanTeacherConfig, preset="digits", overrides=overrides).config
-        network = MeanTeacher.build(config, few.info(0), 10)
-        assert {view.noise for view in student_views(config, few.info(0), 16)} == {0.2 if kind == "none" else 0.0}
-        whitening = network.backbone.whitening
-        assert (whitening is None) == (kind == "none")
-        assert whitening is None or whitening.noise == 0.2
-
-
-def networks(setup: Any) -> dict[str, Any]:
-    return {name: network.backbone.whitening for name, network in setup.method.evaluated_networks().items()}
 
 
 @pytest.mark.slow

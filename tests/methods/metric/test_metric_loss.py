@@ -126,12 +126,12 @@ def test_contrastive_bayesian_without_hard_pairs_is_zero_with_a_gradient() -> No
 def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
     loss = ProxyAnchorLoss(3, 2, margin=0.1, alpha=32).double()
     with torch.no_grad():
-        loss.proxies.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]]))
+        loss.loss.proxies.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]]))
     labels = torch.tensor([0, 0, 1, -1])
     embeddings = six()[[0, 2, 3, 5]]
     value = loss(embeddings, labels)
     expected_positive, expected_negative = 0.0, 0.0
-    proxies = torch.nn.functional.normalize(loss.proxies.detach(), dim=1)
+    proxies = torch.nn.functional.normalize(loss.loss.proxies.detach(), dim=1)
     for c in range(3):
         own = sum(
             math.exp(-32 * (float((embeddings[i] @ proxies[c]).detach()) - 0.1)) for i in range(3) if labels[i] == c

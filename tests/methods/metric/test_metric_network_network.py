@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.methods.metric.networks import CBAM, MetricNetwork
+from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.tac_ccl import CBAM
 from labelkit.models.backbones.registry import build_backbone
 from torch import nn
 
@@ -19,7 +20,7 @@ def count(module: nn.Module) -> int:
 
 @pytest.fixture(scope="module")
 def googlenet() -> MetricNetwork:
-    return MetricNetwork("googlenet", embed_dim=512, attention=True).eval()
+    return MetricNetwork("googlenet", embed_dim=512, attention=CBAM).eval()
 
 
 def test_googlenet_has_the_parameters_of_the_specification(googlenet: MetricNetwork) -> None:
@@ -118,7 +119,7 @@ def test_embeddings_are_unit_rows_of_the_pool_asked_for(pool: str) -> None:
 
 
 def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -> None:
-    network = MetricNetwork("smallcnn", embed_dim=8, attention=True, freeze_bn=True).train()
+    network = MetricNetwork("smallcnn", embed_dim=8, attention=CBAM, freeze_bn=True).train()
     before = {name: value.clone() for name, value in network.named_buffers() if "running_mean" in name}
     network(torch.randn(4, 3, 32, 32))
     after = dict(network.named_buffers())

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.prototypes.assignment import best_assignment, is_due, reassign, similarities
-from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.methods.prototypes.dl2pa import PrototypeHead, best_assignment, is_due, reassign, similarities
 from labelkit.training.method import TrainState
 
 

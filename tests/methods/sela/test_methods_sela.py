@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.methods.sela.self_labels import optimization_times
 from labelkit.training.method import FullPass
 
@@ -175,7 +175,7 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
         ("0.5 0.25 0.25 0", ConfigError, "positive"),
         ("1 1 1 1", ConfigError, "sums to 4"),
         ("0.5 nan 0.25 0.25", ConfigError, "positive"),
-        ("a b c d", DatasetError, "not contain a list of numbers"),
+        ("a b c d", ConfigError, "could not convert"),
     ],
 )
 def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error: type[Exception], words: str) -> None:
