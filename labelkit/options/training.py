@@ -67,8 +67,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        "Reaction to failed training (exploding loss, collapsed features or prototypes, one dominant "
-        "cluster, constant weights): stop with exit code 4, warn, or none. Non-finite values always stop the run.",
+        "Reaction to failed training (exploding loss, collapsed features): stop with exit code 4, warn, or none. "
+        "Non-finite values always stop the run.",
     )
     guard_loss_ratio: float = _RUN(
         100,

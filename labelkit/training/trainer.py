@@ -27,15 +27,7 @@ from labelkit.options.training import RunConfig
 from labelkit.progress import Task
 from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.training.devices import Runtime, explain_nondeterminism, seed_step
-from labelkit.training.guards import (
-    Guard,
-    check_weights,
-    first_rank,
-    measure_network,
-    sample_rows,
-    weight_norms,
-    zero_lr_share,
-)
+from labelkit.training.guards import Guard, check_weights, feature_spread, sample_rows
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
 from labelkit.training.run_dir import RunDir
@@ -223,7 +215,9 @@ class Trainer:
         history: list[dict[str, float]] = []
         with self._signals.watching(), explain_nondeterminism():
             if self.clock.step == 0:
-                self._guard_start()
+                if self.config.learns_from_labels:
+                    others = self.config.label_kind == "some"
+                    self.guard.at_labels(self.labels[self.bank.rows], beside_others=others)
                 if self.run is not None:
                     self.run.truncate_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
@@ -320,30 +314,14 @@ class Trainer:
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
-    def _guard_start(self) -> None:
-        """Inspect images, labels and learning rate before the first step."""
-        config, state = self.config, self._state(log_now=False)
-        phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
-        lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
-        if phase.lr is not None:
-            lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
-        if config.learns_from_labels:
-            self.guard.at_labels(self.labels[self.bank.rows], beside_others=config.label_kind == "some")
-        self.guard.at_schedule(zero_lr_share(lrs, config.lr))
-        if config.guard != "none":
-            self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
-            if self.method.may_collapse:
-                self.guard.first_rank = first_rank(self.method, state, rows)
-
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Inspect features and weights of the network in evaluation mode; metrics for the log."""
-        if self.config.guard == "none":
+        """Inspect the features of the network in evaluation mode, where it is time; metrics for the log."""
+        if not self.guard.look_is_due(self.clock.step, self.config.batch_size):
             return {}
-        look = None
-        if self.guard.measurement_is_due(self.clock.step, self.config.batch_size):
-            look = measure_network(self.method, state, sample_rows(self.bank.rows, self.config.seed))
-        self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
-        return {} if look is None else look.metrics()
+        rows = sample_rows(self.bank.rows, self.config.seed)
+        spread = feature_spread(state.embed(self.method.network.embed, rows, FullPass(by_network=True)))
+        self.guard.at_features(spread, self.clock.step)
+        return {"guard/feature_spread": spread}
 
     def _finish_epoch(self, seconds: float) -> None:
         self._check_sound()

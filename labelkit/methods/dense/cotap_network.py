@@ -177,10 +177,6 @@ class DenseNetwork(TokenNetwork):
                 width = self.filter.out_dim
             self.projector = Projector(width, *projector_dims)
 
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the prototypes of the filter by name, if there is one."""
-        return {} if self.filter is None else {"filter": self.filter.flat_prototypes()}
-
     def filtered(self, tokens: Tokens) -> Tokens:
         """Apply the object-aware filter to tokens, or return them unchanged without one."""
         if self.filter is None:

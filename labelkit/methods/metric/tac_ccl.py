@@ -98,8 +98,6 @@ def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState)
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
     """Training method TAC-CCL: metric learning from clusters, a memory and pairs of views, without labels."""
 
-    may_collapse = True
-
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self.network = shared.build_metric_network(config, data, attention=True)

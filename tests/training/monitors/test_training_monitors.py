@@ -13,7 +13,6 @@ from labelkit.training.method import TrainState
 from labelkit.training.monitors import groups
 from labelkit.training.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
 from labelkit.training.monitors.representation import representation_table
-from labelkit.training.monitors.retrieval import RetrievalMonitor
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -152,24 +151,6 @@ def test_the_count_goes_on_after_a_resume() -> None:
     after.load_extra_state(before.extra_state())
     with pytest.raises(DivergenceError):
         _measure(after, [1, 1], num_outputs=2, step=900)
-
-
-def test_embeddings_that_are_alike_are_warned_of_the_second_time() -> None:
-    said: list[str] = []
-    tables = [torch.ones(4, 3)] * 3
-    state = SimpleNamespace(embed=lambda *words: tables.pop(), is_main=True, warn=said.append)
-    method: Any = SimpleNamespace(network=SimpleNamespace(embed=None), groupings=dict)
-    rows = np.arange(4)
-    held_out: Any = SimpleNamespace(bank=SimpleNamespace(rows=rows), labels=np.array([0, 0, 1, 1]))
-    first = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
-    first(method, state)  # type: ignore[arg-type] # what it asks for
-    assert said == []
-    resumed = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
-    resumed.load_extra_state(first.extra_state())
-    for _ in range(2):
-        resumed(method, state)  # type: ignore[arg-type] # what it asks for
-    assert len(said) == 1
-    assert "all embeddings are alike" in said[0]
 
 
 @pytest.mark.parametrize("num_labeled", [0, 4])
