@@ -207,19 +207,17 @@ class Backbone(nn.Module):
         self.weights_sha256 = sha256_file(path)
         return self.load_report
 
-    def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
+    def fit_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
         """Replace all weights by those of a state dict, which is not recorded as their source.
 
         Args:
             state: tensors by name.
             where: the file, for messages.
-            translate: also take layouts that are known but not the network's own.
 
         Raises:
             CheckpointError: they do not fit; nothing was changed.
         """
-        convert = partial(_convert, net=self.net) if translate else None
-        return map_weights(state, self.net, where=where, convert=convert)
+        return map_weights(state, self.net, where=where, convert=partial(_convert, net=self.net))
 
 
 def build_backbone(
