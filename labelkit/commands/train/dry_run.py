@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.train.reuse import plan_reuse, timing_bank
+from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
@@ -121,7 +121,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
-        trainer.train_on(timing_bank(setup.method, setup.bank, config, runtime, reuse))
+        trainer.train_on(reuse.timing_bank())
     reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
     first, seconds = _timed(trainer, config, runtime) if is_timed else (reckoned, reckoned)
@@ -148,7 +148,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         values["timed"] = "no step, since one takes too long here: reckoned from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
-        values["kept_minutes"] = round(reuse.seconds / 60, 1)
+        values["kept_minutes"] = round(reuse.seconds() / 60, 1)
     shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
     rows = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])

@@ -20,7 +20,7 @@ from labelkit.commands.common.networks import trained_labels_of
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import PreparedData, info_record
 from labelkit.commands.train.dry_run import plan_training, starts_from_weights
-from labelkit.commands.train.reuse import cache_views, plan_reuse
+from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_object
@@ -187,7 +187,7 @@ def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: Run
     def begun(folder: Path) -> None:
         run.write_json(KEPT, {"folder": f"../{folder.name}"})
 
-    trainer.train_on(cache_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
+    trainer.train_on(reuse.cached_bank(run.path, begun))
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:

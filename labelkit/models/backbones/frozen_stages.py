@@ -56,13 +56,6 @@ ReusablePart = FrozenPart | FrozenStages
 """Frozen part of a network whose outputs are computed once per view and cached in place of images."""
 
 
-def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
-    """Return the shape of the cached output of one image, found by a forward pass."""
-    device = next(net.parameters()).device
-    blank = torch.zeros((1, channels, image_size, image_size), device=device)
-    return tuple(part.keep(net, blank, view).shape[1:])
-
-
 def stage_names(net: nn.Module) -> list[str]:
     """Return the names of a network's stages in order, such as ``layer1`` or ``blocks.0``; empty if none are found."""
     for name, child in net.named_children():
