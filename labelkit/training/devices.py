@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import psutil
@@ -22,7 +22,7 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gath
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.precision import without_autocast
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ResourceError
 from labelkit.models.backbones.registry import Backbone
@@ -315,7 +315,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 def explain_nondeterminism() -> Iterator[None]:
     """Raise an error with a remedy inside a ``with`` block if an operation is not deterministic.
 
-    In deterministic mode, `FixedOrder` gives some operations a deterministic form.
+    In deterministic mode, `FixedOrder` gives bicubic resizing a deterministic form.
 
     Raises:
         ResourceError: torch refused one.
@@ -377,14 +377,10 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
     random.setstate((version, tuple(internal), None if gauss != gauss else gauss))
 
 
-_BLOCK: Final = 256
-
-
 class FixedOrder(TorchFunctionMode):
-    """Context that replaces bicubic resizing and cumulative sums by deterministic matrix products.
+    """Context that replaces bicubic resizing with a gradient by deterministic matrix products.
 
-    Only resizing with a gradient and sums of numbers that are not whole. Results differ from torch's own by rounding,
-    under autocast too: it is off inside. What runs in a backward pass alone is not reached.
+    Results differ from torch's own by rounding, under autocast too: it is off inside.
     """
 
     def __torch_function__(
@@ -398,9 +394,6 @@ class FixedOrder(TorchFunctionMode):
             if size is not None and not named.get("align_corners") and has_gradient:
                 height, width = (size, size) if isinstance(size, int) else size
                 return resize_bicubic(images, height, width)
-        if func in (torch.cumsum, Tensor.cumsum) and args and args[0].is_floating_point():
-            values = args[0] if named.get("dtype") is None else args[0].to(named["dtype"])
-            return running_sums(values, named["dim"] if "dim" in named else args[1])
         return func(*args, **named)
 
 
@@ -428,32 +421,3 @@ def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> Te
     """What each of ``old`` places gives to each of ``new``, (new, old); a copy to a GPU in each step would wait."""
     identity = torch.eye(old)[None, None]
     return F.interpolate(identity, size=(new, old), mode="bicubic", antialias=True)[0, 0].to(device, dtype)
-
-
-def running_sums(values: Tensor, dim: int) -> Tensor:
-    """Return the cumulative sums along a dimension by matrix products, as ``torch.cumsum`` does.
-
-    Args:
-        values: float, of any shape; half precision is added up in float32 under autocast, as torch does.
-        dim: the dimension.
-
-    Returns:
-        The same shape.
-    """
-    if torch.is_autocast_enabled(values.device.type):
-        with without_autocast(values):
-            return running_sums(promote(values), dim)
-    moved = values.movedim(dim, -1)
-    length = moved.shape[-1]
-    if length <= _BLOCK:
-        return (moved @ _triangle(length, values)).movedim(-1, dim)
-    padded = F.pad(moved, (0, -length % _BLOCK))
-    inside = padded.reshape(*padded.shape[:-1], -1, _BLOCK) @ _triangle(_BLOCK, values)
-    totals = running_sums(inside[..., -1], -1)
-    before = F.pad(totals[..., :-1], (1, 0))
-    sums: Tensor = (inside + before[..., None]).flatten(-2)[..., :length].movedim(-1, dim)
-    return sums
-
-
-def _triangle(length: int, like: Tensor) -> Tensor:
-    return torch.ones(length, length, dtype=like.dtype, device=like.device).triu()
