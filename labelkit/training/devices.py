@@ -110,10 +110,6 @@ class Runtime:
         broadcast_object_list(shared)
         return shared[0]
 
-    def gather_texts(self, text: str) -> list[str]:
-        """Gather one text per process, ordered by rank, on every process."""
-        return [text] if self.world_size == 1 else list(gather_object([text]))
-
     @property
     def is_slow_to_ask(self) -> bool:
         """Return whether communication between processes makes them wait for their GPUs."""

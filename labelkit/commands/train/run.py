@@ -34,7 +34,6 @@ from labelkit.store.commit import plain_json
 from labelkit.store.embeddings import label_keys
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.distributed import check_same_on_all
 from labelkit.training.method import count_parameters, trainable_names
 from labelkit.training.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
 from labelkit.training.saving import gpu_facts
@@ -100,7 +99,6 @@ def train_method(config: RunConfig) -> SimpleResult:
     if config.dry_run:
         return plan_training(method_name, config)
     runtime = open_runtime(config)
-    check_same_on_all(config, runtime.gather_texts)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
