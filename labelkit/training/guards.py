@@ -29,6 +29,10 @@ LOOK_EVERY: Final = 8192
 #: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
 SAMPLE: Final = 64
 WARN_AFTER, STOP_AFTER = 2, 3
+#: Multiple of the first step's loss, or of 1, above which a loss has exploded; in measured presets it stays below 10.
+LOSS_RATIO: Final = 100
+#: Spread of features below which they are all alike; in measured presets it stays above 0.01.
+MIN_SPREAD: Final = 1e-4
 
 
 @dataclass
@@ -37,8 +41,6 @@ class Guard:
 
     Args:
         mode: ``stop``, only ``warn``, or look at ``none``.
-        loss_ratio: a loss has exploded above this multiple of the loss of the first step.
-        min_spread: features whose ``feature_spread`` is below are all alike.
         say: shows a line to a person.
 
     Attributes:
@@ -46,8 +48,6 @@ class Guard:
     """
 
     mode: GuardMode
-    loss_ratio: float
-    min_spread: float
     say: Callable[[str], None]
     good_step: int = 0
     _first_loss: float | None = None
@@ -89,7 +89,7 @@ class Guard:
             f"the loss rose from {self._first_loss:.4g} at the first step to {loss:.4g}, so training diverges",
             "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
         )
-        exploded = abs(loss) > self.loss_ratio * max(1.0, abs(self._first_loss))
+        exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
         self._judge("loss", problem if exploded else None, step, lasting=0)
 
     def look_is_due(self, step: int, batch_size: int) -> bool:
@@ -107,7 +107,7 @@ class Guard:
             f"the features of all images are nearly equal (relative spread {spread:.1e}): training collapsed",
             "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight).",
         )
-        self._judge("features", None if spread >= self.min_spread else problem, step, lasting=MIN_COLLAPSED_STEPS)
+        self._judge("features", None if spread >= MIN_SPREAD else problem, step, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
             self.good_step = step
 

@@ -158,9 +158,7 @@ class Trainer:
             nesterov=config.uses_nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
-        self.guard = Guard(
-            config.guard, config.guard_loss_ratio, config.guard_min_spread, lambda text: self.message(text)
-        )
+        self.guard = Guard(config.guard, lambda text: self.message(text))
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._received: list[int] = []
         self._writer = None if run is None else self._checkpoint_writer(run)

@@ -21,7 +21,7 @@ SOUND, ALIKE = 0.5, 1e-6
 
 def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
     said: list[str] = []
-    return Guard(mode, loss_ratio=100, min_spread=1e-4, say=said.append), said
+    return Guard(mode, say=said.append), said
 
 
 # --- what is measured
