@@ -8,7 +8,6 @@ something only where the start was trained before.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -32,32 +31,7 @@ _MOST_IMAGES: Final = 300
 _LEAST_HIDDEN: Final = 5
 
 
-@dataclass(frozen=True)
-class FrozenScore:
-    """Accuracy of predicting hidden labels from frozen features, with its interval.
-
-    Attributes:
-        count: labels that were hidden.
-        right: share that was named rightly.
-        low, high: 95 % interval of it (Wilson).
-        classifier: that named them.
-    """
-
-    count: int
-    right: float
-    low: float
-    high: float
-    classifier: str
-
-    def describe(self) -> str:
-        """Describe the accuracy on hidden labels in words."""
-        return (
-            f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
-            f"{percent(self.high)}), by {self.classifier}"
-        )
-
-
-def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> FrozenScore | None:
+def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> dict[str, Any] | None:
     """Measure how well a classifier on the network's current features predicts hidden labels.
 
     Args:
@@ -67,7 +41,9 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         seed: of the rows that are drawn where there are many, and of the folds.
 
     Returns:
-        The score; ``None`` where fewer than two classes have two labels, or features are not finite.
+        ``count`` of labels that were hidden, share of them that was named ``right``, ``low`` and ``high`` of its 95 %
+        interval (Wilson), and the ``classifier``; ``None`` where fewer than two classes have two labels, or features
+        are not finite.
     """
     rows = trainer.bank.rows
     generator = keyed_generator(seed, "frozen score")
@@ -87,15 +63,16 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
     if len(right) < _LEAST_HIDDEN:
         return None
-    low, high = _wilson(float(right.mean()), len(right))
-    return FrozenScore(len(right), float(right.mean()), low, high, CLASSIFIER)
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
     from scipy.stats import binomtest
 
-    found = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    return {
+        "count": len(right),
+        "right": float(right.mean()),
+        "low": float(interval.low),
+        "high": float(interval.high),
+        "classifier": CLASSIFIER,
+    }
 
 
 def starts_from_weights(config: RunConfig) -> bool:
@@ -153,8 +130,10 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
-        values["before_training"] = asdict(score)
-        rows.append(["before_training", score.describe()])
+        values["before_training"] = score
+        told = f"{percent(score['right'])} % of {score['count']} hidden labels named rightly"
+        interval = f"{percent(score['low'])} to {percent(score['high'])}"
+        rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
         rows.append(["search before training", _told_search(search)])

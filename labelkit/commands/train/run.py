@@ -9,11 +9,11 @@ import platform
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelkit import __version__
 from labelkit.commands.common.networks import trained_labels_of
@@ -47,25 +47,20 @@ def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
         method: that is about to be trained.
         own: where it comes from.
     """
-    watched = {name: part for name, part in method.named_modules() if name and _file_of(part) == str(own.path)}
-    called: set[str] = set()
-
-    def note(name: str) -> Any:
-        return lambda *_: called.add(name)
-
-    hooks = [part.register_forward_pre_hook(note(name)) for name, part in watched.items()]
+    called: set[nn.Module] = set()
+    watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
     def after(*_: object) -> None:
-        for hook in hooks:
-            hook.remove()
-        for name in sorted(watched.keys() - called):
-            current_progress().warning(
-                f"{own.name}: the first step did not call {name!r} ({type(watched[name]).__name__}): unless a later "
-                "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
-            )
+        watch.remove()
+        end.remove()
+        for name, part in method.named_modules():
+            if name and part not in called and _file_of(part) == str(own.path):
+                current_progress().warning(
+                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}): unless a later "
+                    "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
+                )
 
-    if watched:
-        hooks.append(method.register_forward_hook(after))
+    end = method.register_forward_hook(after)
 
 
 def _file_of(part: nn.Module) -> str | None:
