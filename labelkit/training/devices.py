@@ -120,7 +120,7 @@ class Runtime:
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
-        return [count > 0 for count in self._accelerator.reduce(counts, reduction="sum").tolist()]
+        return [count > 0 for count in self.combine(counts, "sum").tolist()]
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all processes."""
@@ -153,19 +153,14 @@ class Runtime:
         Returns:
             (total, ...) on the CPU, equal on every process.
         """
+        parts = [(values.cpu(), positions.cpu())]
         if self.world_size > 1:
-            # whole batches are dealt out, so processes differ in rows and one may have none
-            shapes = gather_object([tuple(values.shape)])
-            longest, width = max(shape[0] for shape in shapes), max(shapes)[1:]
-            padding = longest - len(values)
-            values = torch.cat([values.reshape(len(values), *width), values.new_zeros((padding, *width))]).contiguous()
-            positions = torch.cat([positions, positions.new_full((padding,), -1)])
-            values = self._accelerator.gather(values.to(self.device))
-            positions = self._accelerator.gather(positions.to(self.device))
-        values, positions = values.cpu(), positions.cpu()
-        table = torch.zeros((total, *values.shape[1:]), dtype=values.dtype)
-        kept = positions >= 0
-        table[positions[kept]] = values[kept]
+            parts = gather_object(parts)
+        # whole batches are dealt out, so that a process may have no rows, and not know their width
+        table = torch.zeros((total, *max(rows.shape for rows, _ in parts)[1:]), dtype=values.dtype)
+        for rows, places in parts:
+            if len(rows):
+                table[places] = rows
         return table
 
     def prepare(self, module: T) -> T:

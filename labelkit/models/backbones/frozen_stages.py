@@ -120,19 +120,6 @@ def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
-    """Check that frozen stages give the same output at every pass in evaluation mode.
-
-    Raises:
-        ConfigError: normalization without running statistics.
-    """
-    for part in names:
-        for name, module in net.get_submodule(part).named_modules():
-            if isinstance(module, _BatchNorm) and module.running_mean is None:
-                problem = f"{part}.{name} normalizes with the statistics of each batch"
-                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
-
-
 class _Left(Exception):  # noqa: N818 - no error: a way out of a pass
     def __init__(self, maps: Tensor) -> None:
         self.maps = maps

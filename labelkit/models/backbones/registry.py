@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
+from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
@@ -115,12 +115,11 @@ class Backbone(nn.Module):
         """Allow forward passes to start from cached outputs of the frozen stages, and return these stages.
 
         Raises:
-            ConfigError: no stage is frozen, or one gives something else at each pass.
+            ConfigError: no stage is frozen.
         """
         if self.frozen is None:
             problem = "every stage is trained, so there is no frozen part to cache"
             raise ConfigError("--reuse-frozen", problem, "Pass --freeze-stages, or remove --reuse-frozen.")
-        check_stages_repeat(self.net, self.frozen.names)
         self._reuses = True
         return self.frozen
 
@@ -285,6 +284,7 @@ def list_backbones(pattern: str | None = None) -> list[str]:
 def _build_own(
     name: str, image_size: int | None, in_channels: int, options: Mapping[str, Any]
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    net: Any
     facts: dict[str, Any]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -292,7 +292,7 @@ def _build_own(
         shape, url = CONVNETS[name], CONVNETS[name].url
         size = image_size or shape.image_size
         net = shape.build(size, in_channels)
-        facts = {"feature_dim": shape.feature_dim, "pooling": shape.pooling, "crop_pct": shape.crop_pct}
+        facts = {"feature_dim": net.num_features, "pooling": shape.pooling, "crop_pct": shape.crop_pct}
         mean, std = shape.mean, shape.std
     elif name in SMALL_VITS:
         vit, url = SMALL_VITS[name], ""
