@@ -1,7 +1,7 @@
 """Signs that training goes wrong, and what is done about them: a warning, or an end with the last good checkpoint kept.
 
 What is looked at costs next to nothing: at a logged step the loss, which is read then anyhow; after an epoch, but not
-after each of a small set, the features of a few images, always the same ones.
+after each of a small set, the features of a few images, always the same ones; and how many clusters are in use.
 
 A sign is believed when it is there several times in a row, since a network from scratch tells nothing apart at first,
 and a single batch may be odd. Weights that are not finite are not a matter of taste: they end every run.
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
-from labelkit.training.monitors.groups import MIN_COLLAPSED_STEPS
 
 GuardMode = Literal["none", "warn", "stop"]
 
@@ -28,11 +27,15 @@ GuardMode = Literal["none", "warn", "stop"]
 LOOK_EVERY: Final = 8192
 #: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
 SAMPLE: Final = 64
-WARN_AFTER, STOP_AFTER = 2, 3
+#: Times in a row after which a sign ends a run, where it has a warning the time before.
+TIMES, TIMES_CLUSTERS = 3, 5
+#: A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
+MIN_COLLAPSED_STEPS: Final = 200
 #: Multiple of the first step's loss, or of 1, above which a loss has exploded; in measured presets it stays below 10.
 LOSS_RATIO: Final = 100
 #: Spread of features below which they are all alike; in measured presets it stays above 0.01.
 MIN_SPREAD: Final = 1e-4
+_SIGNS: Final = ("loss", "features", "clusters")
 
 
 @dataclass
@@ -90,7 +93,7 @@ class Guard:
             "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
         )
         exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
-        self._judge("loss", problem if exploded else None, step, lasting=0)
+        self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
 
     def look_is_due(self, step: int, batch_size: int) -> bool:
         """Return whether enough images were trained on since the features were last looked at."""
@@ -107,11 +110,23 @@ class Guard:
             f"the features of all images are nearly equal (relative spread {spread:.1e}): training collapsed",
             "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight).",
         )
-        self._judge("features", None if spread >= MIN_SPREAD else problem, step, lasting=MIN_COLLAPSED_STEPS)
+        self._judge("features", None if spread >= MIN_SPREAD else problem, step, TIMES, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
             self.good_step = step
 
-    def _judge(self, name: str, sign: tuple[str, str] | None, step: int, *, lasting: int) -> None:
+    def at_clusters(self, used: float, step: int) -> None:
+        """Check the number of clusters in use among images that a monitor named.
+
+        Raises:
+            DivergenceError: there has been a single one for long.
+        """
+        problem = (
+            "one cluster is in use: training collapsed",
+            "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight.",
+        )
+        self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)
+
+    def _judge(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
         """Count how often a sign (problem and remedy) was there in a row, over how many steps."""
         if sign is None or self.mode == "none":
             self._seen.pop(name, None)
@@ -119,10 +134,10 @@ class Guard:
         problem, remedy = sign
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
-        if self.mode == "stop" and counted[0] >= STOP_AFTER and step - counted[1] >= lasting:
+        if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
             kept = f"; the checkpoint of step {self.good_step} is from before and is kept" if self.good_step else ""
             raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (--guard warn continues.)")
-        if counted[0] >= WARN_AFTER and name not in self._warned:
+        if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
             self.say(f"warning: step {step}: {problem}. {remedy}")
 
@@ -140,7 +155,7 @@ class Guard:
         if state:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             # earlier versions counted more signs
-            self._seen = {name: list(state["seen"][name]) for name in ("loss", "features") if name in state["seen"]}
+            self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
             self._looked_at = int(state["looked_at"])
 
 

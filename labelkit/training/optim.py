@@ -88,7 +88,7 @@ def load_named_optimizer_state(
     """Restore the optimizer state returned by ``named_optimizer_state``.
 
     Raises:
-        CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.
+        CheckpointMismatch: a state names a parameter that is not trained here.
     """
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for label, value in [*tensors.items(), *scalars.items()]:
@@ -99,12 +99,6 @@ def load_named_optimizer_state(
             raise CheckpointMismatch(where, f"contains optimizer state of {name!r}, which is not trained here", "")
         parameter = parameters[name]
         if isinstance(value, Tensor):
-            if value.ndim and value.shape != parameter.shape:
-                raise CheckpointMismatch(
-                    where,
-                    f"{label} has shape {tuple(value.shape)} where the parameter has {tuple(parameter.shape)}",
-                    "",
-                )
             # Adam's step counter stays on the CPU, as a fresh optimizer has it.
             device = parameter.device if value.ndim else torch.device("cpu")
             optimizer.state[parameter][key] = value.to(device).clone()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -45,7 +44,6 @@ _OWN = re.compile(
     r"|\.tmp-[^/]+|tensorboard(/events\.out\.tfevents\.[^/]+)?|checkpoints(/(last|best)\.json|/\.tmp-[^/]+)?"
     r"|checkpoints/(step-\d+|\.(tmp|trash)-[^/]+)(/((model|training|rank-\d+)\.safetensors|state\.json|\.tmp-[^/]+))?"
 )
-_LOCK_SECONDS = 0.2
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_SAMPLES = 1 << 32
 
@@ -142,12 +140,7 @@ class RunDir:
 
     def _take_lock(self) -> None:
         self._lock = (self.path / LOCK).open("ab")
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not try_lock(self._lock.fileno()):
-            # `labelkit status` holds it for a moment to see whether it is free
-            if time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
+        if not try_lock(self._lock.fileno()):
             self._lock.close()
             self._lock = None
             problem = "another process is training into this folder"

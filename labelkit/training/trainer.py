@@ -339,6 +339,8 @@ class Trainer:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
+            if "used_clusters" in metrics:
+                self.guard.at_clusters(metrics["used_clusters"], self.clock.step)
         self._record(metrics)
         self._announce(metrics)
         self.progress.metrics = metrics

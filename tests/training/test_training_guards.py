@@ -75,6 +75,18 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
         guard.at_features(ALIKE, 400)
 
 
+def test_a_single_cluster_ends_the_run_the_fifth_time_and_a_second_one_starts_the_count_again() -> None:
+    guard, said = _guard()
+    for step in (100, 200, 300, 400):
+        guard.at_clusters(1, step)
+    assert len(said) == 1
+    guard.at_clusters(2, 500)
+    for step in (600, 700, 800, 900):
+        guard.at_clusters(1, step)
+    with pytest.raises(DivergenceError, match="one cluster is in use: training collapsed"):
+        guard.at_clusters(1, 1000)
+
+
 def test_the_count_goes_on_after_a_resume() -> None:
     before, _ = _guard()
     before.at_loss(2.0, 1)
