@@ -39,8 +39,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
     #: They changed what is written, and when, and nothing that is trained.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
-        {"checkpoint_every_minutes", "keep_every_steps", "tensorboard", "guard_loss_ratio", "guard_min_spread"}
-    )
+        {
+            "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "guard_loss_ratio", "guard_min_spread",
+            "max_disk",
+        }
+    )  # fmt: skip
     # A saved config.yaml lists the options as it always did.
     keeps_order: ClassVar[bool] = True
 
@@ -50,7 +53,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps",
             "guard", "deterministic",
-            "compile", "max_disk",
+            "compile",
         }
     )  # fmt: skip
 

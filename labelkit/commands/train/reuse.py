@@ -179,8 +179,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     """Plan the cache of frozen features; return ``None`` if caching is off.
 
     Raises:
-        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
-            ``--max-disk``.
+        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch.
     """
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
@@ -218,8 +217,4 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "device": runtime.device.type,
     }
     plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
-    limit = config.max_disk_bytes
-    if limit is not None and plan.num_bytes > limit:
-        problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
-        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise --max-disk, or lower --reuse-frozen.")
     return Reuse(method, bank, config, runtime, part, views, kinds, followers, plan)
