@@ -58,27 +58,6 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
     _looked_at: int = 0
 
-    def at_labels(self, labels: NDArray[np.int64], *, beside_others: bool) -> None:
-        """Check that the training labels have more than one class.
-
-        Args:
-            labels: (m,) int64 training labels of the images that can be read, -1 = unlabeled.
-            beside_others: images without a label are another source of classes, as in discovery.
-
-        Raises:
-            DivergenceError: all labels are of one class, and nothing else could tell classes apart.
-        """
-        known = labels[labels >= 0]
-        if self.mode == "none" or len(np.unique(known)) != 1:
-            return
-        problem = f"all {len(known)} labels are of one class"
-        remedy = (
-            "Check the labels and the options that choose them (--label-split, --num-labels): two classes are needed."
-        )
-        if not beside_others and self.mode == "stop":
-            raise DivergenceError("labels", problem, remedy)
-        self.say(f"warning: {problem}. {remedy}")
-
     def at_loss(self, loss: float, step: int) -> None:
         """Check that the loss has not exploded compared with the first step.
 

@@ -214,9 +214,6 @@ class Trainer:
         history: list[dict[str, float]] = []
         with stop_signals() as self._received, explain_nondeterminism():
             if self.clock.step == 0:
-                if self.config.learns_from_labels:
-                    others = self.config.label_kind == "some"
-                    self.guard.at_labels(self.labels[self.bank.rows], beside_others=others)
                 if self.run is not None:
                     self.run.truncate_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
