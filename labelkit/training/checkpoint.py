@@ -65,10 +65,6 @@ class LoadedCheckpoint:
         except (OSError, SafetensorError) as error:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore the file.") from error
 
-    def has(self, name: str) -> bool:
-        """Return whether the checkpoint holds a file of this name."""
-        return name in self.state["files"]
-
 
 class CheckpointWriter:
     """Writer of the checkpoints of one run, used on every process.

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -124,11 +124,7 @@ class Runtime:
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all processes."""
-        if self.world_size == 1:
-            return value
-        # values that a method made on the CPU for its log cannot be exchanged between GPUs
-        reduced: Tensor = self._accelerator.reduce(value.detach().float().to(self.device), reduction="mean")
-        return reduced
+        return value if self.world_size == 1 else self.combine(value.detach().float(), "sum") / self.world_size
 
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
         """Reduce a tensor by sum or maximum over processes, with the same bits on every process.
@@ -258,23 +254,17 @@ def peak_resident_bytes() -> int:
 
 
 @cache
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Configure the C library to keep large freed blocks instead of returning them to the system.
 
     A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
     first, which takes about as long as the network itself. Elsewhere nothing is changed.
-
-    Returns:
-        Whether the setting was taken.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
+    with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
-    return bool(mallopt(-4, 0)) and bool(mallopt(-1, 2**31 - 1))
+        # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
+        mallopt(-4, 0)
+        mallopt(-1, 2**31 - 1)
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:

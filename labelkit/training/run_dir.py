@@ -6,7 +6,6 @@ split.json        which labels could be used, by sample id
 skipped.json      images that could not be read
 metrics.jsonl     one line per logged step and per epoch
 summary.json      written when the run is complete
-kept.json         where the output of the frozen part lies, if it is reused; beside the run, as others share it
 checkpoints/      see checkpoint.py
 .lock             held by the one run that writes here
 
@@ -37,7 +36,6 @@ from labelkit.files import check_keys, open_regular, read_bytes, read_object
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
-KEPT = "kept.json"
 _COMMAND = "# labelkit train "
 _OWN = re.compile(
     r"(config\.yaml|(environment|split|skipped|summary|kept)\.json|metrics\.jsonl|\.lock|discovered\.csv|neighbors\.h5)"

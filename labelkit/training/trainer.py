@@ -44,14 +44,7 @@ from labelkit.training.devices import (
 )
 from labelkit.training.guards import Guard, check_weights, feature_spread, sample_rows
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
-from labelkit.training.optim import (
-    build_optimizer,
-    load_named_optimizer_state,
-    named_optimizer_state,
-    set_betas,
-    set_lr,
-    set_weight_decay,
-)
+from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
 from labelkit.training.saving import Clock, Progress, reproducibility_facts
 from labelkit.training.schedules import LearningRate
@@ -279,10 +272,11 @@ class Trainer:
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
         clock, phase = self.clock, self._phase()
         step = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
-        if phase.weight_decay is not None:
-            set_weight_decay(self.optimizer, phase.weight_decay(step))
-        if phase.betas is not None:
-            set_betas(self.optimizer, phase.betas(step))
+        for group in self.optimizer.param_groups:
+            if phase.weight_decay is not None and group.get("is_decayed", False):
+                group["weight_decay"] = phase.weight_decay(step)
+            if phase.betas is not None and "betas" in group:
+                group["betas"] = phase.betas(step)
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step), clock.epoch)
         elif self.lr is not None:
@@ -654,9 +648,9 @@ class Trainer:
         self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
         own = rank_file(runtime.rank)
         # a process that was not there before takes the main one's sums, so that all of them have the same names
-        tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))
+        tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
         generators = self.progress.means.restore(tensors, state["summed"], runtime.device)
-        if checkpoint.has(own):
+        if own in state["files"]:
             restore_generators(generators, runtime.device)
         now, then = reproducibility_facts(runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):

@@ -8,7 +8,7 @@ nothing else, so that several processes, and a run that is resumed, make the sam
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,11 @@ class Reuse:
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
-    def cached_bank(self, out: Path, begun: Callable[[Path], None]) -> CachedViewBank:
+    def cached_bank(self, out: Path) -> CachedViewBank:
         """Compute the frozen features that the cache lacks, and return the bank to train from.
 
         Args:
             out: the run folder; what is kept lies beside it.
-            begun: gets the folder of the parts once it is there.
 
         Raises:
             ResourceError: no room, or a process that makes parts does not end.
@@ -92,7 +91,6 @@ class Reuse:
         kept = CachedViews(out.resolve().parent, self.plan)
         if runtime.is_main:
             kept.begin()
-            begun(kept.folder)
             kept.pending_parts()  # puts aside those that are damaged
         runtime.barrier()
         missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from labelkit.store.embeddings import label_keys
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
 from labelkit.training.method import count_parameters, trainable_names
-from labelkit.training.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
+from labelkit.training.run_dir import SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
 from labelkit.training.saving import gpu_facts
 from labelkit.training.trainer import FitResult, Trainer
 
@@ -157,7 +156,9 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused(setup.method, OWN_SOURCES[method_name])
     try:
-        _reuse_frozen(setup, trainer.config, runtime, run, trainer)
+        reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
+        if reuse is not None:
+            trainer.train_on(reuse.cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
             trainer.report = task
@@ -169,18 +170,6 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         remedy = "Free some disk space, then run the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
-
-
-def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir, trainer: Trainer) -> None:
-    """With ``--reuse-frozen``: compute what the frozen part makes of views, and train on that."""
-    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
-    if reuse is None:
-        return
-
-    def begun(folder: Path) -> None:
-        run.write_json(KEPT, {"folder": f"../{folder.name}"})
-
-    trainer.train_on(reuse.cached_bank(run.path, begun))
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
