@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from labelkit.commands.common.training_data import prepare_data
-from labelkit.commands.train.reuse import plan_reuse, timing_bank
+from labelkit.commands.train.reuse import plan_reuse
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
@@ -85,8 +85,8 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
         if reuse:
             plan = plan_reuse(method, bank, config, runtime, phase)
             assert plan is not None
-            seconds = plan.seconds / len(bank.rows)
-            source = timing_bank(method, bank, config, runtime, plan)
+            seconds = plan.seconds() / len(bank.rows)
+            source = plan.timing_bank()
         assert isinstance(source, CachedViewBank) == reuse
         norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
         loader = TrainLoader(

@@ -73,27 +73,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         {"lr_schedule": "ramps", "lr_ramp_up": 0.3, "lr_ramp_down": 0.5, "optimizer": "adamw"},
         "adam_beta1_end adam_beta2_start",
     ),
-    (
-        "a loss that grows",
-        {"lr": 30.0, "optimizer": "sgd", "momentum": 0},
-        _of("flipclass simgcd freematch", "guard_loss_ratio"),
-    ),
-    (
-        "a loss that grows",
-        {"lr": 2.0, "optimizer": "sgd", "momentum": 0, "mode": "supervised", "loss": "cross-entropy"},
-        "san.guard_loss_ratio",
-    ),
-    (
-        "a loss that grows",
-        {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "clip_grad_norm": None},
-        _of("cotap dino ibot", "guard_loss_ratio"),
-    ),
-    (
-        "a loss that grows",
-        {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "temperature": 0.01},
-        "siamese.guard_loss_ratio",
-    ),
-    ("a loss that grows", {"lr": 2.0, "optimizer": "sgd", "momentum": 0}, "guard_loss_ratio"),
     # two views
     ("a queue", {"loss": "moco", "queue_size": 64}, _of("siamese", "queue_size ema_decay")),
     ("numbers that correlate", {"loss": "barlow-twins"}, _of("siamese", "redundancy_weight loss_scale")),
@@ -172,7 +151,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 UNSEEN = {
     "how fast and with which memory, not what": "num_workers threads",
     "where, not what": "device deterministic out",
-    "whether there is room": "max_disk",
     "needs a compiler and minutes; test_methods_compile.py has it": "compile",
     "needs a network connection": "download",
     "what becomes of a run that is there": "overwrite",
@@ -222,8 +200,6 @@ VALUES: dict[str, list[object]] = {
     "lr_drop_epochs": [(2,)],
     "init_from": ["{folder}/earlier"],
     "stop_after_steps": [1],
-    "guard_loss_ratio": [1.000001],
-    "guard_min_spread": [0.99],
     "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],
     "lmcs.backbone": ["wrn16_2"],
     "unlabeled_ramp": [1.0],

@@ -8,7 +8,6 @@ from typing import Generic, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import BackboneNetwork, BackboneOptions, InferenceNetwork
 from labelkit.models.seeding import seeded_init
 
@@ -56,12 +55,6 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
         embeddings: Tensor = self.normalization(self.projection(self.backbone(images)))
         return embeddings
 
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the weight rows of the head that predicts, or nothing if it learns none."""
-        head: nn.Module = self.head.heads[0] if isinstance(self.head, LinearHeads) else self.head
-        weight = getattr(head, "weight", None)
-        return {"head": weight} if isinstance(weight, nn.Parameter) else {}
-
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the class scores (b, c) of embeddings (b, d)."""
         scores: Tensor = self.head(embeddings)
@@ -101,10 +94,6 @@ class MultiHeadNetwork(BackboneNetwork):
                 for head in self.heads:
                     nn.init.normal_(head.weight, std=scale)  # type: ignore[arg-type] # a Linear
                     nn.init.zeros_(head.bias)  # type: ignore[arg-type] # likewise
-
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the cluster vectors (k, d) of every head by name."""
-        return {f"head{number}": head.get_parameter("weight") for number, head in enumerate(self.heads)}
 
     def head_logits(self, features: Tensor) -> list[Tensor]:
         """Return the logits (b, k) of every head for features (b, d)."""
@@ -152,10 +141,6 @@ class HeadedNetwork(InferenceNetwork):
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the head's logits for embeddings (b, d)."""
         return self.head.classify(embeddings)
-
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the class vectors of the head."""
-        return self.head.class_vectors()
 
 
 def headed_identity(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:

@@ -83,10 +83,6 @@ class InferenceNetwork(nn.Module, ABC):
         """Return the logits (b, ``num_outputs``) of embeddings (b, d)."""
         return embeddings.new_zeros((len(embeddings), 0))
 
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return learned vectors (k, ...) of classes, clusters or objects by name, useless when alike."""
-        return {}
-
 
 class BackboneOptions(TypedDict, total=False):
     """Keyword arguments that configure the backbone of a network.

@@ -15,11 +15,7 @@ def seeded_init(seed: int) -> Iterator[None]:
     Args:
         seed: in ``[0, 2**63)``. The same seed gives the same weights wherever this runs.
     """
-    # torch.manual_seed would also reseed every GPU.
-    generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=()):
+        # torch.manual_seed would also reseed every GPU.
+        torch.default_generator.manual_seed(seed)
         yield
-    finally:
-        generator.set_state(state)

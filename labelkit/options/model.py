@@ -29,9 +29,7 @@ class ModelConfig(CheckpointOptions):
     pretrained: bool = _MODEL(
         False, "Load published weights for --backbone, from this machine if available, else from the hub."
     )
-    weights: Path | None = _MODEL(
-        None, "Load weights from this file. Without --backbone, the network is inferred from tensor names and shapes."
-    )
+    weights: Path | None = _MODEL(None, "Load the weights of --backbone from this file.")
     random_weights: bool = _MODEL(False, "Use an untrained network for --backbone, as a baseline.")
     image_size: int | None = _MODEL(
         None, "Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).", ge=1, le=2048
@@ -53,11 +51,10 @@ class ModelConfig(CheckpointOptions):
                 raise ValueError("--weights and --image-size apply to one network: remove them with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("backbone pixels has no weights: remove the option for weights")
-        if self.infers_backbone and (self.random_weights or self.pretrained):
-            raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
         if self.uses_best_backbone:
-            if self.random_weights:
-                raise ValueError("--random-weights needs a network: pass --backbone (a name)")
+            if self.random_weights or self.weights is not None:
+                option = "--random-weights" if self.random_weights else "--weights"
+                raise ValueError(f"{option} needs a network: pass --backbone (a name; see `labelkit list backbones`)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
             raise ValueError("pass one of --pretrained, --weights FILE, --random-weights to set the weights")
         return self
@@ -65,9 +62,4 @@ class ModelConfig(CheckpointOptions):
     @property
     def uses_best_backbone(self) -> bool:
         """Return whether to use the best available backbone."""
-        return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
-
-    @property
-    def infers_backbone(self) -> bool:
-        """Return whether to infer the network from its weights file."""
-        return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")
+        return self.checkpoint is None and self.backbone in (None, "auto")

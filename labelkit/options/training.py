@@ -39,8 +39,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
     #: They changed what is written, and when, and nothing that is trained.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
-        {"checkpoint_every_minutes", "keep_every_steps", "tensorboard"}
-    )
+        {
+            "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "guard_loss_ratio", "guard_min_spread",
+            "max_disk",
+        }
+    )  # fmt: skip
     #: Counts of epochs or steps that a shorter run scales, and the least of each; those of parents too.
     scaled: ClassVar[Mapping[str, int]] = {}
     # A saved config.yaml lists the options as it always did.
@@ -51,8 +54,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         {
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps",
-            "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
-            "compile", "max_disk",
+            "guard", "deterministic",
+            "compile",
         }
     )  # fmt: skip
 
@@ -69,21 +72,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        "Reaction to failed training (exploding loss, collapsed features or prototypes, one dominant "
-        "cluster, constant weights): stop with exit code 4, warn, or none. Non-finite values always stop the run.",
-    )
-    guard_loss_ratio: float = _RUN(
-        100,
-        "The loss counts as exploded above this multiple of the first step's loss or of 1, whichever is "
-        "larger. In all measured presets, the ratio stays below 10.",
-        gt=1,
-    )
-    guard_min_spread: float = _RUN(
-        1e-4,
-        "The features count as collapsed if their relative spread falls below this value. In measured "
-        "presets, the spread stays above 0.01.",
-        ge=0,
-        lt=1,
+        "Reaction to failed training (exploding loss, collapsed features): stop with exit code 4, warn, or none. "
+        "Non-finite values always stop the run.",
     )
     stop_after_steps: int | None = _RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1

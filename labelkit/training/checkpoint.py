@@ -28,7 +28,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, ResourceError, resource_error
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, resource_error
 from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_object, sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
@@ -65,17 +65,13 @@ class LoadedCheckpoint:
         except (OSError, SafetensorError) as error:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore the file.") from error
 
-    def has(self, name: str) -> bool:
-        """Return whether the checkpoint holds a file of this name."""
-        return name in self.state["files"]
-
 
 class CheckpointWriter:
     """Writer of the checkpoints of one run, used on every process.
 
     Args:
         folder: ``checkpoints`` of the run folder.
-        rank, world_size: this process.
+        rank: number of this process.
         share: gives the main process's text to all.
         barrier: waits for all processes.
     """
@@ -85,13 +81,11 @@ class CheckpointWriter:
         folder: Path,
         *,
         rank: int = 0,
-        world_size: int = 1,
         share: Callable[[str], str] = lambda text: text,
         barrier: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.rank = rank
-        self.world_size = world_size
         self._share = share
         self._barrier = barrier
         #: Step of the last checkpoint that was looked at and found sound; kept, as later ones may not be.
@@ -110,21 +104,14 @@ class CheckpointWriter:
     ) -> Path:
         """Write a checkpoint, update ``last.json`` (and ``best.json`` if it is the best), and delete old checkpoints.
 
-        One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
-
         Raises:
             ResourceError: it cannot be written.
         """
         final = self.folder / f"step-{step:08d}"
-        for attempt in (1, 2):
-            try:
-                self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
-                break
-            except (OSError, ResourceError) as error:
-                if attempt == 2 or self.world_size > 1:
-                    if isinstance(error, ResourceError):
-                        raise
-                    raise resource_error(error, str(final)) from error
+        try:
+            self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
+        except OSError as error:
+            raise resource_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
             known = read_pointer(self.folder, "best")

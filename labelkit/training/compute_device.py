@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from labelkit.errors import ResourceError
@@ -42,18 +40,3 @@ def images_at_once(device: torch.device) -> int:
     A CPU is as fast with 16 as with 64, and takes less memory; a GPU wants many.
     """
     return 16 if device.type == "cpu" else 256
-
-
-def has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor has native bf16 instructions; False on systems other than Linux.
-
-    Args:
-        cpuinfo: what the system says of its processors.
-    """
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return False
-    names = {"flags": {"avx512_bf16", "amx_bf16"}, "Features": {"bf16"}}  # x86; ARM
-    fields = (line.partition(":") for line in lines)
-    return any(names.get(name.strip(), set()) & set(values.split()) for name, _, values in fields)

@@ -8,9 +8,9 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import psutil
@@ -22,7 +22,7 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gath
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.precision import without_autocast
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ResourceError
 from labelkit.models.backbones.registry import Backbone
@@ -110,10 +110,6 @@ class Runtime:
         broadcast_object_list(shared)
         return shared[0]
 
-    def gather_texts(self, text: str) -> list[str]:
-        """Gather one text per process, ordered by rank, on every process."""
-        return [text] if self.world_size == 1 else list(gather_object([text]))
-
     @property
     def is_slow_to_ask(self) -> bool:
         """Return whether communication between processes makes them wait for their GPUs."""
@@ -124,15 +120,11 @@ class Runtime:
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
-        return [count > 0 for count in self._accelerator.reduce(counts, reduction="sum").tolist()]
+        return [count > 0 for count in self.combine(counts, "sum").tolist()]
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all processes."""
-        if self.world_size == 1:
-            return value
-        # values that a method made on the CPU for its log cannot be exchanged between GPUs
-        reduced: Tensor = self._accelerator.reduce(value.detach().float().to(self.device), reduction="mean")
-        return reduced
+        return value if self.world_size == 1 else self.combine(value.detach().float(), "sum") / self.world_size
 
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
         """Reduce a tensor by sum or maximum over processes, with the same bits on every process.
@@ -157,19 +149,14 @@ class Runtime:
         Returns:
             (total, ...) on the CPU, equal on every process.
         """
+        parts = [(values.cpu(), positions.cpu())]
         if self.world_size > 1:
-            # whole batches are dealt out, so processes differ in rows and one may have none
-            shapes = gather_object([tuple(values.shape)])
-            longest, width = max(shape[0] for shape in shapes), max(shapes)[1:]
-            padding = longest - len(values)
-            values = torch.cat([values.reshape(len(values), *width), values.new_zeros((padding, *width))]).contiguous()
-            positions = torch.cat([positions, positions.new_full((padding,), -1)])
-            values = self._accelerator.gather(values.to(self.device))
-            positions = self._accelerator.gather(positions.to(self.device))
-        values, positions = values.cpu(), positions.cpu()
-        table = torch.zeros((total, *values.shape[1:]), dtype=values.dtype)
-        kept = positions >= 0
-        table[positions[kept]] = values[kept]
+            parts = gather_object(parts)
+        # whole batches are dealt out, so that a process may have no rows, and not know their width
+        table = torch.zeros((total, *max(rows.shape for rows, _ in parts)[1:]), dtype=values.dtype)
+        for rows, places in parts:
+            if len(rows):
+                table[places] = rows
         return table
 
     def prepare(self, module: T) -> T:
@@ -267,23 +254,17 @@ def peak_resident_bytes() -> int:
 
 
 @cache
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Configure the C library to keep large freed blocks instead of returning them to the system.
 
     A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
     first, which takes about as long as the network itself. Elsewhere nothing is changed.
-
-    Returns:
-        Whether the setting was taken.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
+    with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
-    return bool(mallopt(-4, 0)) and bool(mallopt(-1, 2**31 - 1))
+        # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
+        mallopt(-4, 0)
+        mallopt(-1, 2**31 - 1)
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
@@ -315,7 +296,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 def explain_nondeterminism() -> Iterator[None]:
     """Raise an error with a remedy inside a ``with`` block if an operation is not deterministic.
 
-    In deterministic mode, `FixedOrder` gives some operations a deterministic form.
+    In deterministic mode, `FixedOrder` gives bicubic resizing a deterministic form.
 
     Raises:
         ResourceError: torch refused one.
@@ -377,14 +358,10 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
     random.setstate((version, tuple(internal), None if gauss != gauss else gauss))
 
 
-_BLOCK: Final = 256
-
-
 class FixedOrder(TorchFunctionMode):
-    """Context that replaces bicubic resizing and cumulative sums by deterministic matrix products.
+    """Context that replaces bicubic resizing with a gradient by deterministic matrix products.
 
-    Only resizing with a gradient and sums of numbers that are not whole. Results differ from torch's own by rounding,
-    under autocast too: it is off inside. What runs in a backward pass alone is not reached.
+    Results differ from torch's own by rounding, under autocast too: it is off inside.
     """
 
     def __torch_function__(
@@ -398,9 +375,6 @@ class FixedOrder(TorchFunctionMode):
             if size is not None and not named.get("align_corners") and has_gradient:
                 height, width = (size, size) if isinstance(size, int) else size
                 return resize_bicubic(images, height, width)
-        if func in (torch.cumsum, Tensor.cumsum) and args and args[0].is_floating_point():
-            values = args[0] if named.get("dtype") is None else args[0].to(named["dtype"])
-            return running_sums(values, named["dim"] if "dim" in named else args[1])
         return func(*args, **named)
 
 
@@ -428,32 +402,3 @@ def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> Te
     """What each of ``old`` places gives to each of ``new``, (new, old); a copy to a GPU in each step would wait."""
     identity = torch.eye(old)[None, None]
     return F.interpolate(identity, size=(new, old), mode="bicubic", antialias=True)[0, 0].to(device, dtype)
-
-
-def running_sums(values: Tensor, dim: int) -> Tensor:
-    """Return the cumulative sums along a dimension by matrix products, as ``torch.cumsum`` does.
-
-    Args:
-        values: float, of any shape; half precision is added up in float32 under autocast, as torch does.
-        dim: the dimension.
-
-    Returns:
-        The same shape.
-    """
-    if torch.is_autocast_enabled(values.device.type):
-        with without_autocast(values):
-            return running_sums(promote(values), dim)
-    moved = values.movedim(dim, -1)
-    length = moved.shape[-1]
-    if length <= _BLOCK:
-        return (moved @ _triangle(length, values)).movedim(-1, dim)
-    padded = F.pad(moved, (0, -length % _BLOCK))
-    inside = padded.reshape(*padded.shape[:-1], -1, _BLOCK) @ _triangle(_BLOCK, values)
-    totals = running_sums(inside[..., -1], -1)
-    before = F.pad(totals[..., :-1], (1, 0))
-    sums: Tensor = (inside + before[..., None]).flatten(-2)[..., :length].movedim(-1, dim)
-    return sums
-
-
-def _triangle(length: int, like: Tensor) -> Tensor:
-    return torch.ones(length, length, dtype=like.dtype, device=like.device).triu()

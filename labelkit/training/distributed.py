@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from labelkit.errors import ConfigError
-from labelkit.options.base import StageConfig, shell_name, value_text
-
 # Processes wait for each other while one finds neighbors, scores or publishes, which takes hours of a large set. NCCL
 # gives up after ten minutes, gloo after thirty.
 LONGEST_WAIT: Final = timedelta(hours=24)
-# Where the images lie is a matter of the machine.
-_MAY_DIFFER: Final = frozenset({"data_root"})
-_REMEDY: Final = "Pass the same options to all processes."
 
 
 def process_count() -> int:
@@ -67,26 +59,3 @@ def gather_batch(part: Tensor) -> Tensor:
         return part
     gathered: Tensor = _Gather.apply(part)
     return gathered
-
-
-def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) -> None:
-    """Check that all processes have the same options.
-
-    Args:
-        config: of this process.
-        texts: gives the text of each process for the one of this.
-
-    Raises:
-        ConfigError: on every process, naming the first option that differs.
-    """
-    own = {"command": list(config.command), **config.to_yaml_dict()}
-    first, *others = (json.loads(text) for text in texts(json.dumps(own)))
-    for rank, other in enumerate(others, start=1):
-        if other["command"] != first["command"]:
-            said, there = (" ".join(one["command"]) for one in (first, other))
-            raise ConfigError("torchrun", f"process 0 runs {said}, but process {rank} runs {there}", _REMEDY)
-        for name, field in type(config).model_fields.items():
-            if name not in _MAY_DIFFER and first[name] != other[name]:
-                said, there = (value_text(one[name]) for one in (first, other))
-                problem = f"is {said} in process 0, but {there} in process {rank}"
-                raise ConfigError(shell_name(name, field), problem, _REMEDY)

@@ -242,8 +242,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
     best_metric: ClassVar[str] = "loss"
-    #: Losses pull images together: features are looked at after every epoch and compared with those before training.
-    may_collapse: ClassVar[bool] = False
     #: Training runs backbones as a whole, so that they can be compiled.
     runs_whole_backbone: ClassVar[bool] = True
     #: Buffers that are equal on every process without being sent to it.

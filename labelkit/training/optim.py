@@ -35,29 +35,10 @@ def build_optimizer(
     raise ValueError(f"unknown optimizer {name!r}")
 
 
-def group_lr(lr: float, epoch: int, group: Mapping[str, Any]) -> float:
-    """Return the learning rate of a parameter group: ``lr`` times its ``lr_scale``, or 0 before ``first_epoch``."""
-    return float(lr * group.get("lr_scale", 1.0)) if epoch >= group.get("first_epoch", 0) else 0.0
-
-
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
-    """Set the learning rate of every parameter group."""
+    """Set the learning rate of every parameter group: ``lr`` times its ``lr_scale``, or 0 before ``first_epoch``."""
     for group in optimizer.param_groups:
-        group["lr"] = group_lr(lr, epoch, group)
-
-
-def set_betas(optimizer: torch.optim.Optimizer, betas: tuple[float, float]) -> None:
-    """Set Adam's betas in every parameter group that has them."""
-    for group in optimizer.param_groups:
-        if "betas" in group:
-            group["betas"] = betas
-
-
-def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Set the weight decay of the parameter groups that are marked ``is_decayed``."""
-    for group in optimizer.param_groups:
-        if group.get("is_decayed", False):
-            group["weight_decay"] = weight_decay
+        group["lr"] = float(lr * group.get("lr_scale", 1.0)) if epoch >= group.get("first_epoch", 0) else 0.0
 
 
 def named_optimizer_state(
@@ -88,7 +69,7 @@ def load_named_optimizer_state(
     """Restore the optimizer state returned by ``named_optimizer_state``.
 
     Raises:
-        CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.
+        CheckpointMismatch: a state names a parameter that is not trained here.
     """
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for label, value in [*tensors.items(), *scalars.items()]:
@@ -99,12 +80,6 @@ def load_named_optimizer_state(
             raise CheckpointMismatch(where, f"contains optimizer state of {name!r}, which is not trained here", "")
         parameter = parameters[name]
         if isinstance(value, Tensor):
-            if value.ndim and value.shape != parameter.shape:
-                raise CheckpointMismatch(
-                    where,
-                    f"{label} has shape {tuple(value.shape)} where the parameter has {tuple(parameter.shape)}",
-                    "",
-                )
             # Adam's step counter stays on the CPU, as a fresh optimizer has it.
             device = parameter.device if value.ndim else torch.device("cpu")
             optimizer.state[parameter][key] = value.to(device).clone()

@@ -6,7 +6,6 @@ split.json        which labels could be used, by sample id
 skipped.json      images that could not be read
 metrics.jsonl     one line per logged step and per epoch
 summary.json      written when the run is complete
-kept.json         where the output of the frozen part lies, if it is reused; beside the run, as others share it
 checkpoints/      see checkpoint.py
 .lock             held by the one run that writes here
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -38,14 +36,12 @@ from labelkit.files import check_keys, open_regular, read_bytes, read_object
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
-KEPT = "kept.json"
 _COMMAND = "# labelkit train "
 _OWN = re.compile(
     r"(config\.yaml|(environment|split|skipped|summary|kept)\.json|metrics\.jsonl|\.lock|discovered\.csv|neighbors\.h5)"
     r"|\.tmp-[^/]+|tensorboard(/events\.out\.tfevents\.[^/]+)?|checkpoints(/(last|best)\.json|/\.tmp-[^/]+)?"
     r"|checkpoints/(step-\d+|\.(tmp|trash)-[^/]+)(/((model|training|rank-\d+)\.safetensors|state\.json|\.tmp-[^/]+))?"
 )
-_LOCK_SECONDS = 0.2
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_SAMPLES = 1 << 32
 
@@ -142,12 +138,7 @@ class RunDir:
 
     def _take_lock(self) -> None:
         self._lock = (self.path / LOCK).open("ab")
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not try_lock(self._lock.fileno()):
-            # `labelkit status` holds it for a moment to see whether it is free
-            if time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
+        if not try_lock(self._lock.fileno()):
             self._lock.close()
             self._lock = None
             problem = "another process is training into this folder"

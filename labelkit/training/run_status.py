@@ -23,22 +23,18 @@ class CheckpointStatus:
 
     Attributes:
         folder: where it lies.
-        step, epoch: counters when it was written; ``None`` where its state cannot be read.
-        num_files: files that were compared.
-        num_bytes: of them.
-        state_sha256: of its ``state.json``; empty where that cannot be read.
-        metrics_bytes: length of ``metrics.jsonl`` when it was written.
+        state: content of its ``state.json``; empty where that cannot be read.
         faults: all that is wrong; without any, it verifies.
     """
 
     folder: Path
-    step: int | None = None
-    epoch: int | None = None
-    num_files: int = 0
-    num_bytes: int = 0
-    state_sha256: str = ""
-    metrics_bytes: int = 0
-    faults: list[CheckpointError] = field(default_factory=list)
+    state: dict[str, Any]
+    faults: list[CheckpointError]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files that its state names."""
+        return sum(recorded["size"] for recorded in self.state.get("files", {}).values())
 
 
 @dataclass
@@ -73,19 +69,11 @@ class TrainingStatus:
 
 def checkpoint_status(folder: Path) -> CheckpointStatus:
     """Verify every file of a checkpoint and return its state and faults."""
-    status = CheckpointStatus(folder)
     try:
         state = read_state(folder)
-        status.state_sha256 = sha256_file(folder / STATE)
     except CheckpointError as error:
-        status.faults.append(error)
-        return status
-    status.faults += file_faults(folder, state)
-    status.step, status.epoch = _count(state.get("step")), _count(state.get("epoch"))
-    status.metrics_bytes = _count(state.get("metrics_bytes")) or 0
-    status.num_files = len(state["files"]) + 1
-    status.num_bytes = sum(_count(recorded["size"]) or 0 for recorded in state["files"].values())
-    return status
+        return CheckpointStatus(folder, {}, [error])
+    return CheckpointStatus(folder, state, list(file_faults(folder, state)))
 
 
 def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
@@ -116,7 +104,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     except OSError as error:
         raise resource_error(error, str(run)) from error
     add_checkpoints(run / "checkpoints", status, report)
-    longest = max((found.metrics_bytes for found in status.checkpoints if not found.faults), default=0)
+    longest = max((found.state.get("metrics_bytes", 0) for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
         problem = f"has {status.metrics_bytes} bytes, but the last checkpoint was written after {longest}"
         status.faults.append(CheckpointDamaged(str(run / METRICS), problem, _RESTORE))
@@ -145,7 +133,7 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
         named = present.get(name)
         if named is None and not any(folder.glob(f".trash-{name}-*")):
             status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
-        elif named is not None and named.state_sha256 not in ("", pointer["state_sha256"]):
+        elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
             problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
             status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
 
@@ -181,7 +169,3 @@ def _read_metrics(path: Path, status: TrainingStatus) -> None:
         status.last_record = record
     else:
         status.faults.append(CheckpointDamaged(str(path), "the last line is not a JSON object", _RESTORE))
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,20 +11,7 @@ import torch
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.models.weights.files import fingerprint
-from labelkit.store.commit import canonical_json
-from labelkit.training.checkpoint import (
-    MODEL,
-    TRAINING,
-    CheckpointWriter,
-    LoadedCheckpoint,
-    load_model_state,
-    rank_file,
-)
-from labelkit.training.devices import Runtime, generator_states, restore_generators
-from labelkit.training.guards import Guard
-from labelkit.training.method import Method, Monitor
-from labelkit.training.optim import load_named_optimizer_state, named_optimizer_state
+from labelkit.training.devices import Runtime
 
 _PREFIX: Final = "epoch_sum/"
 
@@ -111,102 +98,6 @@ class Progress:
     best: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     means: EpochMeans = field(default_factory=EpochMeans)
-
-
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """Components of a run whose state a checkpoint saves and a resumed run restores."""
-
-    method: Method[Any]
-    optimizer: torch.optim.Optimizer
-    runtime: Runtime
-    guard: Guard
-    monitor: Monitor | None
-
-    def save(
-        self,
-        writer: CheckpointWriter,
-        progress: Progress,
-        *,
-        metrics_bytes: int,
-        metadata: Mapping[str, str],
-        best: bool,
-    ) -> None:
-        """Write a checkpoint of all components.
-
-        Args:
-            writer: of the run folder.
-            progress: of the run.
-            metrics_bytes: length of its log.
-            metadata: what the weights say of themselves, beside version and fingerprint.
-            best: this one is the best so far.
-        """
-        writer.kept_step = self.guard.good_step
-        moments, scalars = named_optimizer_state(self.optimizer, self.method)
-        clock = progress.clock
-        state = {
-            "epoch": clock.epoch,
-            "step_in_epoch": clock.step_in_epoch,
-            "phase": [clock.phase, clock.phase_epoch, clock.phase_step],
-            "summed": progress.means.count,
-            "best": progress.best,
-            "metrics": progress.metrics,
-            "optimizer_scalars": scalars,
-            "scaler": self.runtime.scaler_state(),
-            "method": self.method.extra_state(),
-            "monitor": self.monitor.extra_state() if self.monitor is not None else {},
-            "guard": self.guard.extra_state(),
-            "metrics_bytes": metrics_bytes,
-            "exactness": reproducibility_facts(self.runtime),
-        }
-        about = {**metadata, "version": __version__, "fingerprint": fingerprint(self.method.main_network())}
-        writer.save(
-            clock.step,
-            model=self.method.state_dict(),
-            training=moments,
-            per_rank=generator_states(self.runtime.device) | progress.means.tensors(),
-            state=state,
-            # one field: safetensors writes several in random order, and equal runs are to give equal bytes
-            metadata={"labelkit": canonical_json(about)},
-            best=best,
-        )
-
-    def restore(self, checkpoint: LoadedCheckpoint, say: Callable[[str], None]) -> Progress:
-        """Restore all components from a checkpoint and return the progress of the run.
-
-        Args:
-            checkpoint: of the run.
-            say: shows a line: what was passed over, and why bits may differ.
-
-        Raises:
-            CheckpointMismatch: parameters differ in name or shape.
-        """
-        where, state = str(checkpoint.folder), checkpoint.state
-        load_model_state(self.method, checkpoint.tensors(MODEL), where)
-        load_named_optimizer_state(
-            self.optimizer, self.method, checkpoint.tensors(TRAINING), state["optimizer_scalars"], where=where
-        )
-        # a checkpoint without phases is of a run that had one
-        clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
-        progress = Progress(clock, state["best"], state["metrics"])
-        self.runtime.load_scaler_state(state["scaler"])
-        self.method.load_extra_state(state["method"])
-        if self.monitor is not None:
-            self.monitor.load_extra_state(state["monitor"])
-        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
-        own = rank_file(self.runtime.rank)
-        # a process that was not there before takes the main one's sums, so that all of them have the same names
-        tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))
-        generators = progress.means.restore(tensors, state["summed"], self.runtime.device)
-        if checkpoint.has(own):
-            restore_generators(generators, self.runtime.device)
-        now, then = reproducibility_facts(self.runtime), state["exactness"]
-        for key in sorted(now.keys() | then.keys()):
-            if now.get(key) != then.get(key):
-                say(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
-        if now.get("deterministic") is False:
-            say("not bit-exact: a GPU adds in another order each time without --deterministic")
-        return progress
 
 
 def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit import __version__
 from labelkit.data.batch import Batch
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
@@ -23,62 +23,49 @@ from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.weights.files import fingerprint
 from labelkit.options.training import RunConfig
 from labelkit.progress import Task
-from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
-from labelkit.training.devices import Runtime, explain_nondeterminism, seed_step
-from labelkit.training.guards import (
-    Guard,
-    check_weights,
-    first_rank,
-    measure_network,
-    sample_rows,
-    weight_norms,
-    zero_lr_share,
+from labelkit.store.commit import canonical_json
+from labelkit.training.checkpoint import (
+    MODEL,
+    TRAINING,
+    CheckpointWriter,
+    LoadedCheckpoint,
+    load_model_state,
+    rank_file,
 )
+from labelkit.training.devices import (
+    Runtime,
+    explain_nondeterminism,
+    generator_states,
+    restore_generators,
+    seed_step,
+)
+from labelkit.training.guards import Guard, check_weights, feature_spread, sample_rows
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
-from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
+from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
-from labelkit.training.saving import Clock, Progress, RunParts
+from labelkit.training.saving import Clock, Progress, reproducibility_facts
 from labelkit.training.schedules import LearningRate
 
 
-class SignalWatch:
-    """Record of signals received during training, for the training loop to check.
-
-    Attributes:
-        stop: SIGINT, SIGTERM or SIGHUP, if one came: stop after the running step.
-        checkpoint: SIGUSR1 came: write a checkpoint.
-    """
-
-    def __init__(self) -> None:
-        self.stop: int | None = None
-        self.checkpoint = False
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record signals inside a ``with`` block in the main thread; elsewhere they belong to the caller."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stop = number
-
-        def checkpoint(number: int, frame: FrameType | None) -> None:
-            self.checkpoint = True
-
-        wanted: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            wanted[signal.SIGHUP] = stop
-        if hasattr(signal, "SIGUSR1"):
-            wanted[signal.SIGUSR1] = checkpoint
-        try:
-            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-        except ValueError:  # not the main thread
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP inside a ``with`` block in the main thread; elsewhere the caller has them."""
+    received: list[int] = []
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        wanted.append(signal.SIGHUP)
+    try:
+        before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
+    except ValueError:  # not the main thread
+        before = {}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 #: Steps between two times that processes with GPUs ask each other whether to stop or to save.
@@ -164,11 +151,9 @@ class Trainer:
             nesterov=config.uses_nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
-        self.guard = Guard(
-            config.guard, config.guard_loss_ratio, config.guard_min_spread, lambda text: self.message(text)
-        )
+        self.guard = Guard(config.guard, lambda text: self.message(text))
         self._running: tuple[int, Phase, TrainLoader] | None = None
-        self._signals = SignalWatch()
+        self._received: list[int] = []
         self._writer = None if run is None else self._checkpoint_writer(run)
 
     def _learning_rate(self) -> LearningRate | None:
@@ -200,7 +185,6 @@ class Trainer:
         return CheckpointWriter(
             run.checkpoints,
             rank=self.runtime.rank,
-            world_size=self.runtime.world_size,
             share=self.runtime.broadcast_text,
             barrier=self.runtime.barrier,
         )
@@ -221,9 +205,8 @@ class Trainer:
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
-        with self._signals.watching(), explain_nondeterminism():
+        with stop_signals() as self._received, explain_nondeterminism():
             if self.clock.step == 0:
-                self._guard_start()
                 if self.run is not None:
                     self.run.truncate_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
@@ -289,10 +272,11 @@ class Trainer:
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
         clock, phase = self.clock, self._phase()
         step = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
-        if phase.weight_decay is not None:
-            set_weight_decay(self.optimizer, phase.weight_decay(step))
-        if phase.betas is not None:
-            set_betas(self.optimizer, phase.betas(step))
+        for group in self.optimizer.param_groups:
+            if phase.weight_decay is not None and group.get("is_decayed", False):
+                group["weight_decay"] = phase.weight_decay(step)
+            if phase.betas is not None and "betas" in group:
+                group["betas"] = phase.betas(step)
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step), clock.epoch)
         elif self.lr is not None:
@@ -320,30 +304,14 @@ class Trainer:
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
-    def _guard_start(self) -> None:
-        """Inspect images, labels and learning rate before the first step."""
-        config, state = self.config, self._state(log_now=False)
-        phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
-        lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
-        if phase.lr is not None:
-            lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
-        if config.learns_from_labels:
-            self.guard.at_labels(self.labels[self.bank.rows], beside_others=config.label_kind == "some")
-        self.guard.at_schedule(zero_lr_share(lrs, config.lr))
-        if config.guard != "none":
-            self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
-            if self.method.may_collapse:
-                self.guard.first_rank = first_rank(self.method, state, rows)
-
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Inspect features and weights of the network in evaluation mode; metrics for the log."""
-        if self.config.guard == "none":
+        """Inspect the features of the network in evaluation mode, where it is time; metrics for the log."""
+        if not self.guard.look_is_due(self.clock.step, self.config.batch_size):
             return {}
-        look = None
-        if self.guard.measurement_is_due(self.clock.step, self.config.batch_size):
-            look = measure_network(self.method, state, sample_rows(self.bank.rows, self.config.seed))
-        self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
-        return {} if look is None else look.metrics()
+        rows = sample_rows(self.bank.rows, self.config.seed)
+        spread = feature_spread(state.embed(self.method.network.embed, rows, FullPass(by_network=True)))
+        self.guard.at_features(spread, self.clock.step)
+        return {"guard/feature_spread": spread}
 
     def _finish_epoch(self, seconds: float) -> None:
         self._check_sound()
@@ -362,6 +330,8 @@ class Trainer:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
+            if "used_clusters" in metrics:
+                self.guard.at_clusters(metrics["used_clusters"], self.clock.step)
         self._record(metrics)
         self._announce(metrics)
         self.progress.metrics = metrics
@@ -395,23 +365,21 @@ class Trainer:
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint when one is due; True if the run is to stop here without an error."""
-        due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
+        due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
         if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
             asked = due = False  # all count the same steps, so that none asks alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
-            asked, due = self.runtime.any_process([self._signals.stop is not None, due])
+            asked, due = self.runtime.any_process([bool(self._received), due])
         if asked or self._stop_reached():
             self._check_sound()
             self.save(best=False)
             if asked:
-                raise Interrupted(self._signals.stop or signal.SIGTERM)
+                raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
-        if due:
-            self._signals.checkpoint = False
-            if not end_of_epoch:  # else the epoch's own checkpoint follows at once
-                self._check_sound()
-                self.save(best=False)
+        if due and not end_of_epoch:  # else the epoch's own checkpoint follows at once
+            self._check_sound()
+            self.save(best=False)
         return False
 
     def _stop_reached(self) -> bool:
@@ -625,15 +593,39 @@ class Trainer:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _parts(self) -> RunParts:
-        return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
-
     def save(self, *, best: bool) -> None:
         """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
-        length = self.run.metrics_length() if self.run.writes else 0
-        self._parts().save(self._writer, self.progress, metrics_bytes=length, metadata=self.metadata, best=best)
+        method, runtime, progress, clock = self.method, self.runtime, self.progress, self.clock
+        self._writer.kept_step = self.guard.good_step
+        moments, scalars = named_optimizer_state(self.optimizer, method)
+        state = {
+            "epoch": clock.epoch,
+            "step_in_epoch": clock.step_in_epoch,
+            "phase": [clock.phase, clock.phase_epoch, clock.phase_step],
+            "summed": progress.means.count,
+            "best": progress.best,
+            "metrics": progress.metrics,
+            "optimizer_scalars": scalars,
+            "scaler": runtime.scaler_state(),
+            "method": method.extra_state(),
+            "monitor": self.monitor.extra_state() if self.monitor is not None else {},
+            "guard": self.guard.extra_state(),
+            "metrics_bytes": self.run.metrics_length() if self.run.writes else 0,
+            "exactness": reproducibility_facts(runtime),
+        }
+        about = {**self.metadata, "version": __version__, "fingerprint": fingerprint(method.main_network())}
+        self._writer.save(
+            clock.step,
+            model=method.state_dict(),
+            training=moments,
+            per_rank=generator_states(runtime.device) | progress.means.tensors(),
+            state=state,
+            # one field: safetensors writes several in random order, and equal runs are to give equal bytes
+            metadata={"labelkit": canonical_json(about)},
+            best=best,
+        )
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -642,7 +634,30 @@ class Trainer:
         Raises:
             CheckpointMismatch: parameters differ in name or shape.
         """
-        self.progress = self._parts().restore(checkpoint, self.message)
+        where, state, runtime = str(checkpoint.folder), checkpoint.state, self.runtime
+        load_model_state(self.method, checkpoint.tensors(MODEL), where)
+        moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
+        load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
+        # a checkpoint without phases is of a run that had one
+        clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
+        self.progress = Progress(clock, state["best"], state["metrics"])
+        runtime.load_scaler_state(state["scaler"])
+        self.method.load_extra_state(state["method"])
+        if self.monitor is not None:
+            self.monitor.load_extra_state(state["monitor"])
+        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
+        own = rank_file(runtime.rank)
+        # a process that was not there before takes the main one's sums, so that all of them have the same names
+        tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
+        generators = self.progress.means.restore(tensors, state["summed"], runtime.device)
+        if own in state["files"]:
+            restore_generators(generators, runtime.device)
+        now, then = reproducibility_facts(runtime), state["exactness"]
+        for key in sorted(now.keys() | then.keys()):
+            if now.get(key) != then.get(key):
+                self.message(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
+        if now.get("deterministic") is False:
+            self.message("not bit-exact: a GPU adds in another order each time without --deterministic")
         self._running = None
         if self.run is not None:
-            self.run.truncate_metrics(checkpoint.state["metrics_bytes"])
+            self.run.truncate_metrics(state["metrics_bytes"])

@@ -14,23 +14,6 @@ from PIL import Image
 DIGITS = ("--dataset", "digits", "--device", "cpu")
 
 
-def _folder(root: Path, classes: int, images: int) -> Path:
-    """Class folders of one and the same picture."""
-    pixels = load_dataset("digits", data_root=root).source.read(0).decode(1)[:, :, 0]
-    for label in range(classes):
-        (root / str(label)).mkdir(parents=True)
-        for number in range(images):
-            Image.fromarray(pixels).save(root / str(label) / f"{number}.png")
-    return root
-
-
-def test_equal_images_end_training_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    images = _folder(tmp_path / "images", classes=2, images=10)
-    words = ["--dataset", str(images), "--preset", "digits", "--label-ratio", "1", "--batch-size", "4"]
-    assert main(["train", "softmax", *words, "--device", "cpu", "--out", str(tmp_path / "run")]) == 4
-    assert "images drawn from the training set are all equal" in capsys.readouterr().err
-
-
 def test_labels_of_one_class_end_training_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     digits = load_dataset("digits", data_root=tmp_path)
     lines = ["path,label"]
@@ -41,8 +24,8 @@ def test_labels_of_one_class_end_training_before_it_begins(tmp_path: Path, capsy
     (tmp_path / "some.csv").write_text("\n".join(lines) + "\n")
     words = ["--dataset", str(tmp_path / "some.csv"), "--preset", "digits", "--holdout", "none", "--num-classes", "3"]
     out = ["--batch-size", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main(["train", "softmax", *words, *out]) == 4
-    assert f"all {int((digits.labels[:40] == 0).sum())} labels are of one class" in capsys.readouterr().err
+    assert main(["train", "softmax", *words, *out]) == 3
+    assert "all labels are of one class" in capsys.readouterr().err
 
 
 def test_a_learning_rate_far_too_high_ends_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,5 +43,5 @@ def test_weights_that_decay_to_nothing_end_training(tmp_path: Path, capsys: pyte
     words = [*DIGITS, "--batch-size", "64", "--epochs", "20", "--lr-schedule", "constant"]
     decay = ["--lr", "0.1", "--momentum", "0", "--weight-decay", "0.5"]
     assert main(["train", "softmax", *words, *decay, "--out", str(tmp_path / "run")]) == 4
-    assert "alike" in capsys.readouterr().err
+    assert "nearly equal" in capsys.readouterr().err
     assert load_checkpoint(tmp_path / "run") is not None

@@ -81,7 +81,8 @@ def test_dinov2_with_registers_saved_on_a_gpu_is_embedded_as_by_timm(
     net.load_state_dict(checkpoint_filter_fn(state, net))
     images = pixels(photos, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
-    name, rows = embedded(photos, tmp_path / "s.h5", weights=path, image_size=224)
+    backbone = "vit_small_patch14_reg4_dinov2.lvd142m"
+    name, rows = embedded(photos, tmp_path / "s.h5", backbone=backbone, weights=path, image_size=224)
 
     assert name == "vit_small_patch14_reg4_dinov2 (prepared like .lvd142m)"
     with torch.inference_mode():
@@ -102,7 +103,7 @@ def test_mobilenet_of_torchvision_is_embedded_as_by_torchvision(
     net = mobilenet_v2(weights=None).eval()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 
-    name, rows = embedded(photos, tmp_path / "s.h5", weights=path)
+    name, rows = embedded(photos, tmp_path / "s.h5", backbone="mobilenetv2_100", weights=path)
 
     assert name == "mobilenetv2_100"
     # resized to 256 and cropped to 224, as its authors do

@@ -16,7 +16,6 @@ import torch
 from accelerate.state import AcceleratorState
 from labelkit.errors import ResourceError
 from labelkit.training import devices
-from labelkit.training.compute_device import has_native_bf16
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
 from labelkit.training.saving import reproducibility_facts
 from safetensors.torch import load, save
@@ -29,7 +28,6 @@ runtime = Runtime(device="cpu")
 rank, size = runtime.rank, runtime.world_size
 assert size == 2
 assert runtime.broadcast_text(f"rank {rank}") == "rank 0"
-assert runtime.gather_texts(f"rank {rank}") == ["rank 0", "rank 1"]
 assert runtime.any_process([False, rank == 1, True]) == [False, True, True]
 assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
 table = torch.arange(30.0).reshape(10, 3)
@@ -225,20 +223,3 @@ def test_half_precision_on_a_gpu_has_channels_last(
     prepared = on_cuda(precision=precision).prepare(module)
     assert prepared.weight.is_contiguous(memory_format=torch.channels_last) == last
     assert on_cuda(precision="float32").prepare(torch.nn.Conv2d(3, 4, 3)).weight.is_contiguous()
-
-
-@pytest.mark.parametrize(
-    ("told", "native"),
-    [
-        ("processor : 0\nflags : fpu avx512f avx512_bf16\n", True),
-        ("flags : fpu avx2 amx_bf16 amx_tile\n", True),
-        ("flags : fpu avx2 avx512f\nbugs : avx512_bf16\n", False),
-        ("Features : fp asimd bf16 i8mm\n", True),
-        ("", False),
-    ],
-)
-def test_bf16_is_native_where_the_system_lists_it(told: str, native: bool, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(told)
-
-    assert has_native_bf16(tmp_path / "cpuinfo") is native
-    assert not has_native_bf16(tmp_path / "missing")

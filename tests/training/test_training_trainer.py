@@ -391,27 +391,6 @@ def test_a_stop_signal_finishes_the_step_writes_a_checkpoint_and_leaves(
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
 
 
-def test_sigusr1_writes_a_checkpoint_and_goes_on(tmp_path: Path, trainers: MakeTrainer) -> None:
-    whole = trainers(tmp_path / "whole")
-    whole.fit()
-    trainer = trainers(tmp_path / "run")
-    seen: list[int] = []
-
-    def send(step: int) -> None:
-        if step == 1:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        if step in (2, 3):
-            seen.append(_step_of(tmp_path / "run"))
-
-    trainer.method.at_step = send  # type: ignore[assignment] # of the toy
-    assert trainer.fit().finished
-    assert seen == [2, 2]
-    _assert_same_end(tmp_path / "whole", whole, tmp_path / "run", trainer)
-
-
-# ---------------------------------------------------------------------- keeping
-
-
 def test_processes_with_gpus_ask_each_other_seldom(trainers: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     trainer = trainers(batch_size=4, epochs=2)  # 16 steps an epoch

@@ -21,20 +21,17 @@ from labelkit.data.decode import Channels
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, LabelkitError, Mismatch
-from labelkit.files import sha256_file
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.side_by_side import SEPARATOR, SIDE_BY_SIDE, JoinedTokens, SideBySide, joined_layer
 from labelkit.models.weights.files import fingerprint
-from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (
     TO_FETCH,
     best_available,
     buildable_name,
     embedding_size,
-    is_published,
     recorded_weights,
 )
 from labelkit.options.base import value_text
@@ -197,13 +194,6 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
             ],
             f"{_RANDOM}{seed}" if config.random_weights else None,
         )
-    if config.infers_backbone:
-        assert config.weights is not None
-        name = guess_backbone(config.weights)
-        said = "what the weights fit"
-        if not is_published(name, sha256_file(config.weights)):
-            said += ". Its name and its preprocessing (size, mean, deviation, crop) are a guess"
-        current_progress().message(f"backbone {name}: {said} (to use another: --backbone NAME)")
     network = BackboneNetwork(
         name,
         pretrained=pretrained,

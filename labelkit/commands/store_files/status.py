@@ -197,8 +197,8 @@ def _look_at_training(run: Path) -> SimpleResult:
         "state": state,
         "running": status.is_running,
         "finished": status.is_finished,
-        "step": None if newest is None else newest.step,
-        "epoch": None if newest is None else newest.epoch,
+        "step": None if newest is None else newest.state["step"],
+        "epoch": None if newest is None else newest.state["epoch"],
         "epochs": status.options.get("epochs"),
         "checkpoints": [_checkpoint_record(found) for found in status.checkpoints],
         "last": status.last,
@@ -224,7 +224,7 @@ def _checkpoint_table(status: TrainingStatus) -> Table:
     rows: list[list[Cell]] = [
         [
             found.folder.name,
-            found.epoch,
+            found.state.get("epoch"),
             round(found.num_bytes / 1e6, 2),
             not found.faults,
             ", ".join(which for which in ("last", "best") if getattr(status, which) == found.folder.name) or None,
@@ -242,8 +242,8 @@ def _metrics_table(record: dict[str, object]) -> Table:
 def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
     return {
         "name": found.folder.name,
-        "step": found.step,
-        "epoch": found.epoch,
+        "step": found.state.get("step"),
+        "epoch": found.state.get("epoch"),
         "bytes": found.num_bytes,
         "verifies": not found.faults,
         "faults": [error.to_json() for error in found.faults],

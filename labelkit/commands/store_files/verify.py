@@ -131,7 +131,8 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
 
 
 def _of_checkpoint(status: CheckpointStatus) -> Verified:
-    return Verified("checkpoint", str(status.folder), status.num_files, status.num_bytes, list(status.faults))
+    num_files = len(status.state["files"]) + 1 if status.state else 0
+    return Verified("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
 
 
 def _of_training(status: TrainingStatus) -> list[Verified]:

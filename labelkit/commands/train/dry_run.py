@@ -8,7 +8,6 @@ something only where the start was trained before.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.train.reuse import plan_reuse, timing_bank
+from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
@@ -32,32 +31,7 @@ _MOST_IMAGES: Final = 300
 _LEAST_HIDDEN: Final = 5
 
 
-@dataclass(frozen=True)
-class FrozenScore:
-    """Accuracy of predicting hidden labels from frozen features, with its interval.
-
-    Attributes:
-        count: labels that were hidden.
-        right: share that was named rightly.
-        low, high: 95 % interval of it (Wilson).
-        classifier: that named them.
-    """
-
-    count: int
-    right: float
-    low: float
-    high: float
-    classifier: str
-
-    def describe(self) -> str:
-        """Describe the accuracy on hidden labels in words."""
-        return (
-            f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
-            f"{percent(self.high)}), by {self.classifier}"
-        )
-
-
-def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> FrozenScore | None:
+def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> dict[str, Any] | None:
     """Measure how well a classifier on the network's current features predicts hidden labels.
 
     Args:
@@ -67,7 +41,9 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         seed: of the rows that are drawn where there are many, and of the folds.
 
     Returns:
-        The score; ``None`` where fewer than two classes have two labels, or features are not finite.
+        ``count`` of labels that were hidden, share of them that was named ``right``, ``low`` and ``high`` of its 95 %
+        interval (Wilson), and the ``classifier``; ``None`` where fewer than two classes have two labels, or features
+        are not finite.
     """
     rows = trainer.bank.rows
     generator = keyed_generator(seed, "frozen score")
@@ -87,15 +63,16 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
     if len(right) < _LEAST_HIDDEN:
         return None
-    low, high = _wilson(float(right.mean()), len(right))
-    return FrozenScore(len(right), float(right.mean()), low, high, CLASSIFIER)
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
     from scipy.stats import binomtest
 
-    found = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    return {
+        "count": len(right),
+        "right": float(right.mean()),
+        "low": float(interval.low),
+        "high": float(interval.high),
+        "classifier": CLASSIFIER,
+    }
 
 
 def starts_from_weights(config: RunConfig) -> bool:
@@ -121,7 +98,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
-        trainer.train_on(timing_bank(setup.method, setup.bank, config, runtime, reuse))
+        trainer.train_on(reuse.timing_bank())
     reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
     first, seconds = _timed(trainer, config, runtime) if is_timed else (reckoned, reckoned)
@@ -148,13 +125,15 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         values["timed"] = "no step, since one takes too long here: reckoned from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
-        values["kept_minutes"] = round(reuse.seconds / 60, 1)
+        values["kept_minutes"] = round(reuse.seconds() / 60, 1)
     shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
     rows = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
-        values["before_training"] = asdict(score)
-        rows.append(["before_training", score.describe()])
+        values["before_training"] = score
+        told = f"{percent(score['right'])} % of {score['count']} hidden labels named rightly"
+        interval = f"{percent(score['low'])} to {percent(score['high'])}"
+        rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
         rows.append(["search before training", _told_search(search)])

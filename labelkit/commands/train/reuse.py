@@ -8,7 +8,7 @@ nothing else, so that several processes, and a run that is resumed, make the sam
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,224 +20,47 @@ from torch import Tensor, nn
 
 from labelkit.data.image_bank import CachedViewBank, ImageBank, view_kinds
 from labelkit.data.keyed_random import Draws
-from labelkit.data.loaders import EvalLoader, planned_views
+from labelkit.data.loaders import planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.frozen_stages import ReusablePart, kept_shape
+from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.kept_views import CachedViewPlan, CachedViews
-from labelkit.training.compute_device import has_native_bf16, images_at_once
+from labelkit.training.compute_device import images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
 
 _FEW = 8
-# Images that both precisions embed before bf16 is taken, and how well these have to agree.
-_TRIED, _LEAST_COSINE, _LEAST_NEIGHBORS = 64, 0.999, 0.99
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """Plan of the cache of frozen features that a run trains from.
+    """Cache of frozen features that a run trains from: which views of which images, and what makes them.
 
     Attributes:
+        method: the method, with the weights it trains from.
+        bank: its images.
+        config: its options.
+        runtime: where to compute; all processes share the work.
         part: what of the network is frozen.
         views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
         kinds: kind of each view of an epoch.
         followers: views that are moved views before them; if there are any, the geometry of all is kept too.
         plan: of the parts.
-        bf16: the frozen part computes in bf16 whatever training does.
-        seconds: estimate for all views on this machine.
     """
-
-    part: ReusablePart
-    views: tuple[tuple[ViewSpec, int | None], ...]
-    kinds: tuple[int, ...]
-    followers: tuple[int, ...]
-    plan: CachedViewPlan
-    bf16: bool
-    seconds: float
-
-    def describe(self) -> str:
-        """Describe the size and estimated duration of a feature cache in words."""
-        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
-        return (
-            f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
-            f"about {minutes}{', computed in bf16' if self.bf16 else ''}"
-        )
-
-
-def _size_text(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
-
-
-def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
-    """Plan the cache of frozen features; return ``None`` if caching is off.
-
-    Raises:
-        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
-            ``--max-disk``.
-    """
-    if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
-        return None
-    if config.compile:
-        raise ConfigError(
-            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Remove --compile."
-        )
-    part = method.reuse_frozen()
-    if part is None or callable(phase.views) or phase.pairing is not None:
-        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
-    if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
-        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
-    kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
-    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
-    views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
-    net = _net(method)
-    spec = method.network.input_spec
-    shapes = tuple(kept_shape(net, part, place, spec.size, spec.channels) for _, place in views)
-    counts = (config.reuse_frozen,) * len(firsts) + (1,)
-    dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
-    followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
-    if followers:  # where each place of a view comes from is asked for
-        shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
-        counts += counts[:-1]
-        dtypes += ("float32",) * len(firsts)
-    bf16 = _agrees_in_bf16(method, bank, config, runtime, part)
-    recipe = {
-        "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
-        "kept": [list(part.kept_at(place)) for _, place in views],
-        "views": [asdict(view) for view, _ in views],
-        "normalize": [list(spec.mean), list(spec.std)],
-        "listing": bank.dataset.digest(),
-        "seed": config.seed,
-        "precision": "bf16" if bf16 else config.precision,
-        "device": runtime.device.type,
-    }
-    plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
-    limit = config.max_disk_bytes
-    if limit is not None and plan.num_bytes > limit:
-        problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
-        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise --max-disk, or lower --reuse-frozen.")
-    maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
-    return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
-
-
-def _agrees_in_bf16(
-    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: ReusablePart
-) -> bool:
-    """Whether the frozen part may compute in bf16: it was not asked to be exact, and what is kept of images agrees.
-
-    What is trained has no say: a run that is resumed must find the same.
-    """
-    exact = not isinstance(config, ReuseOptions) or config.reuse_dtype == "float32"
-    if exact or config.precision != "float32" or runtime.device.type != "cpu" or not has_native_bf16():
-        return False
-    spec, net = method.network.input_spec, _net(method)
-    rows = bank.rows[np.arange(min(_TRIED, len(bank.rows))) * len(bank.rows) // min(_TRIED, len(bank.rows))]
-    norm = Normalize(spec.mean, spec.std)
-    was_training = method.training
-    method.eval()
-    features: tuple[list[Tensor], list[Tensor]] = ([], [])
-    with torch.inference_mode():
-        for batch in EvalLoader(bank, method.eval_view(), rows=rows, batch_size=16, normalize=norm):
-            for half, found in zip((False, True), features, strict=True):
-                with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                    tokens = part.keep(net, batch.images, None)
-                found.append(tokens.float().flatten(1))
-    method.train(was_training)
-    found_alike = embedding_agreement(torch.cat(features[0]), torch.cat(features[1]))
-    return found_alike["cosine"] > _LEAST_COSINE and found_alike["neighbors"] >= _LEAST_NEIGHBORS
-
-
-def cache_views(
-    method: Method[Any],
-    bank: ImageBank,
-    config: RunConfig,
-    runtime: Runtime,
-    reuse: Reuse,
-    out: Path,
-    begun: Callable[[Path], None],
-) -> CachedViewBank:
-    """Compute the frozen features that the cache lacks, and return the bank to train from.
-
-    Args:
-        method: the method, with the weights it trains from.
-        bank: its images.
-        config: its options.
-        runtime: where to compute; all processes share the work.
-        reuse: from `plan_reuse`.
-        out: the run folder; what is kept lies beside it.
-        begun: gets the folder of the parts once it is there.
-
-    Raises:
-        ResourceError: no room, or a process that makes parts does not end.
-        StoreError: a value that cannot be kept.
-        DatasetError: an image that could be read before cannot be read any more.
-    """
-    progress = current_progress()
-    kept = CachedViews(out.resolve().parent, reuse.plan)
-    if runtime.is_main:
-        kept.begin()
-        begun(kept.folder)
-        kept.pending_parts()  # puts aside those that are damaged
-    runtime.barrier()
-    missing = [number for number in range(reuse.plan.num_parts) if not kept.path(number).exists()]
-    for warning in kept.warnings:
-        progress.warning(warning)
-    if missing and runtime.is_main:
-        progress.message(f"frozen part: caching {reuse.describe()} in {kept.folder}")
-    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
-    with progress.task("frozen part", total=reuse.plan.num_parts) as task:
-        task.skip(reuse.plan.num_parts - len(missing))
-        for number in missing:
-            if number % runtime.world_size == runtime.rank:
-                kept.commit(number, maker.values(reuse.plan.part(number)))
-            task.advance()
-    runtime.barrier()
-    return CachedViewBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
-
-
-def timing_bank(
-    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse
-) -> CachedViewBank:
-    """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
-
-    Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
-    """
-    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
-    few = maker.values(reuse.plan.rows[:_FEW])
-    number = -(-len(reuse.plan.rows) // len(few[0]))
-    clusters = getattr(config, "num_clusters", None)
-    others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
-    last = max(reuse.kinds) + 2  # behind the kinds of views and the plain one come geometries
-    features, geometry = few[:last], few[last:]
-    made = [
-        (*(np.roll(kind.reshape(*kind.shape[:2], -1), by, axis=2).reshape(kind.shape) for kind in features), *geometry)
-        for by in range(others)
-    ]
-    parts = [made[place % len(made)] for place in range(number)]
-    return CachedViewBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes parts."""
 
     method: Method[Any]
     bank: ImageBank
     config: RunConfig
     runtime: Runtime
-    frozen: ReusablePart
+    part: ReusablePart
     views: tuple[tuple[ViewSpec, int | None], ...]
+    kinds: tuple[int, ...]
+    followers: tuple[int, ...]
     plan: CachedViewPlan
-    bf16: bool
-
-    def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Compute the frozen features of some images: for each kind of view (m, v, ...), then its geometry."""
-        found = list(self._values(rows))
-        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
     def seconds(self) -> float:
         """Estimate the seconds that all views of all images take, from those of one image."""
@@ -247,6 +70,63 @@ class _Maker:
         self.values(rows)
         self.runtime.wait()
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
+
+    def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Compute the frozen features of some images: for each kind of view (m, v, ...), then its geometry."""
+        found = list(self._values(rows))
+        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
+
+    def cached_bank(self, out: Path) -> CachedViewBank:
+        """Compute the frozen features that the cache lacks, and return the bank to train from.
+
+        Args:
+            out: the run folder; what is kept lies beside it.
+
+        Raises:
+            ResourceError: no room, or a process that makes parts does not end.
+            StoreError: a value that cannot be kept.
+            DatasetError: an image that could be read before cannot be read any more.
+        """
+        progress, runtime = current_progress(), self.runtime
+        kept = CachedViews(out.resolve().parent, self.plan)
+        if runtime.is_main:
+            kept.begin()
+            kept.pending_parts()  # puts aside those that are damaged
+        runtime.barrier()
+        missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]
+        for warning in kept.warnings:
+            progress.warning(warning)
+        if missing and runtime.is_main:
+            progress.message(
+                f"frozen part: caching {self.plan.counts[0]} views of {len(self.plan.rows):,} images, "
+                f"{_size_text(self.plan.num_bytes)}, about {max(1.0, self.seconds() / 60):.0f} min, in {kept.folder}"
+            )
+        with progress.task("frozen part", total=self.plan.num_parts) as task:
+            task.skip(self.plan.num_parts - len(missing))
+            for number in missing:
+                if number % runtime.world_size == runtime.rank:
+                    kept.commit(number, self.values(self.plan.part(number)))
+                task.advance()
+        runtime.barrier()
+        return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
+
+    def timing_bank(self) -> CachedViewBank:
+        """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
+
+        Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
+        """
+        few = self.values(self.plan.rows[:_FEW])
+        number = -(-len(self.plan.rows) // len(few[0]))
+        clusters = getattr(self.config, "num_clusters", None)
+        others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
+        last = max(self.kinds) + 2  # behind the kinds of views and the plain one come geometries
+        features, geometry = few[:last], few[last:]
+        made = [
+            (*(np.roll(kind.reshape(*kind.shape[:2], -1), by, 2).reshape(kind.shape) for kind in features), *geometry)
+            for by in range(others)
+        ]
+        parts = [made[place % others] for place in range(number)]
+        return CachedViewBank(self.bank, self.plan.rows, parts, self.kinds, self.followers)
 
     def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
         spec = self.method.network.input_spec
@@ -274,12 +154,10 @@ class _Maker:
     def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
         """Return what is kept of the v views (b, c, h, w) of b images: (b, v, ...)."""
         images = torch.stack(made, dim=1).flatten(0, 1)
-        place = self.views[kind][1]
         values = []
         for some in torch.split(images, images_at_once(self.runtime.device)):
-            half = torch.autocast("cpu", torch.bfloat16) if self.bf16 else self.runtime.autocast()
-            with half:
-                values.append(self.frozen.keep(_net(self.method), some, place).float())
+            with self.runtime.autocast():
+                values.append(self.part.keep(_net(self.method), some, self.views[kind][1]).float())
         joined = torch.cat(values)
         found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
         return found
@@ -291,19 +169,50 @@ def _net(method: Method[Any]) -> nn.Module:
     return net
 
 
-def embedding_agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
-    """Measure how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
+def _size_text(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
 
-    Returns:
-        ``cosine``: the least over images; ``neighbors``: share with the same nearest one.
+
+def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
+    """Plan the cache of frozen features; return ``None`` if caching is off.
+
+    Raises:
+        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch.
     """
-    if len(exact) < 2:
-        return {"cosine": 0.0, "neighbors": 0.0}
-    a, b = (nn.functional.normalize(rows.double(), dim=1) for rows in (exact, rough))
-    cosine = (a * b).sum(dim=1).min().item()
-    nearest = [(rows @ rows.T).fill_diagonal_(-torch.inf).argmax(dim=1) for rows in (a, b)]
-    # of another run on this machine, the digits behind may differ; the plan of a store holds these
-    return {
-        "cosine": round(cosine, 4) if np.isfinite(cosine) else 0.0,
-        "neighbors": round((nearest[0] == nearest[1]).double().mean().item(), 4),
+    if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
+        return None
+    if config.compile:
+        raise ConfigError(
+            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Remove --compile."
+        )
+    part = method.reuse_frozen()
+    if part is None or callable(phase.views) or phase.pairing is not None:
+        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
+    if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
+        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
+    kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
+    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
+    views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
+    net = _net(method)
+    spec = method.network.input_spec
+    blank = torch.zeros((1, spec.channels, spec.size, spec.size), device=next(net.parameters()).device)
+    shapes = tuple(tuple(part.keep(net, blank, place).shape[1:]) for _, place in views)
+    counts = (config.reuse_frozen,) * len(firsts) + (1,)
+    dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
+    followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
+    if followers:  # where each place of a view comes from is asked for
+        shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
+        counts += counts[:-1]
+        dtypes += ("float32",) * len(firsts)
+    recipe = {
+        "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
+        "kept": [list(part.kept_at(place)) for _, place in views],
+        "views": [asdict(view) for view, _ in views],
+        "normalize": [list(spec.mean), list(spec.std)],
+        "listing": bank.dataset.digest(),
+        "seed": config.seed,
+        "precision": config.precision,
+        "device": runtime.device.type,
     }
+    plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
+    return Reuse(method, bank, config, runtime, part, views, kinds, followers, plan)

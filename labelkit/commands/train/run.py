@@ -8,19 +8,18 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelkit import __version__
 from labelkit.commands.common.networks import trained_labels_of
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import PreparedData, info_record
 from labelkit.commands.train.dry_run import plan_training, starts_from_weights
-from labelkit.commands.train.reuse import cache_views, plan_reuse
+from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_object
@@ -34,9 +33,8 @@ from labelkit.store.commit import plain_json
 from labelkit.store.embeddings import label_keys
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.distributed import check_same_on_all
 from labelkit.training.method import count_parameters, trainable_names
-from labelkit.training.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
+from labelkit.training.run_dir import SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
 from labelkit.training.saving import gpu_facts
 from labelkit.training.trainer import FitResult, Trainer
 
@@ -48,25 +46,20 @@ def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
         method: that is about to be trained.
         own: where it comes from.
     """
-    watched = {name: part for name, part in method.named_modules() if name and _file_of(part) == str(own.path)}
-    called: set[str] = set()
-
-    def note(name: str) -> Any:
-        return lambda *_: called.add(name)
-
-    hooks = [part.register_forward_pre_hook(note(name)) for name, part in watched.items()]
+    called: set[nn.Module] = set()
+    watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
     def after(*_: object) -> None:
-        for hook in hooks:
-            hook.remove()
-        for name in sorted(watched.keys() - called):
-            current_progress().warning(
-                f"{own.name}: the first step did not call {name!r} ({type(watched[name]).__name__}): unless a later "
-                "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
-            )
+        watch.remove()
+        end.remove()
+        for name, part in method.named_modules():
+            if name and part not in called and _file_of(part) == str(own.path):
+                current_progress().warning(
+                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}): unless a later "
+                    "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
+                )
 
-    if watched:
-        hooks.append(method.register_forward_hook(after))
+    end = method.register_forward_hook(after)
 
 
 def _file_of(part: nn.Module) -> str | None:
@@ -100,7 +93,6 @@ def train_method(config: RunConfig) -> SimpleResult:
     if config.dry_run:
         return plan_training(method_name, config)
     runtime = open_runtime(config)
-    check_same_on_all(config, runtime.gather_texts)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
@@ -164,7 +156,9 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused(setup.method, OWN_SOURCES[method_name])
     try:
-        _reuse_frozen(setup, trainer.config, runtime, run, trainer)
+        reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
+        if reuse is not None:
+            trainer.train_on(reuse.cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
             trainer.report = task
@@ -176,18 +170,6 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         remedy = "Free some disk space, then run the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
-
-
-def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir, trainer: Trainer) -> None:
-    """With ``--reuse-frozen``: compute what the frozen part makes of views, and train on that."""
-    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
-    if reuse is None:
-        return
-
-    def begun(folder: Path) -> None:
-        run.write_json(KEPT, {"folder": f"../{folder.name}"})
-
-    trainer.train_on(cache_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:

@@ -81,6 +81,13 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         )
     info = prepared.info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
+    labeled = prepared.labels[prepared.labels >= 0]
+    if config.learns_from_labels and config.label_kind != "some" and len(np.unique(labeled)) == 1:
+        raise DatasetError(
+            config.main_dataset,
+            "all labels are of one class",
+            "Check the labels and the options that choose them (--label-split, --num-labels): two classes are needed.",
+        )
     if fresh and config.init_from is not None:
         initialize_from(method, config.init_from)
     else:

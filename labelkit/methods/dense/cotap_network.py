@@ -7,7 +7,6 @@ Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Unpack
 
 import torch
@@ -164,10 +163,6 @@ class DenseNetwork(TokenNetwork):
                 self.filter = ObjectAwareFilter(width, num_prototypes, num_heads=head_count(self.backbone.net))
                 width = self.filter.out_dim
             self.projector = Projector(width, *projector_dims)
-
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the prototypes of the filter by name, if there is one."""
-        return {} if self.filter is None else {"filter": self.filter.flat_prototypes()}
 
     def filtered(self, tokens: Tokens) -> Tokens:
         """Apply the object-aware filter to tokens, or return them unchanged without one."""

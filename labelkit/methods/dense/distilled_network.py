@@ -112,10 +112,6 @@ class DistillationNetwork(TokenNetwork):
             self.last_layer = DirectionLayer(projector_dims[1], num_outputs, learn_lengths=learn_lengths)
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the directions of the last layer by name."""
-        return {"outputs": self.last_layer.directions}
-
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
         """Compute the tokens of images (b, c, h, w) with patches masked by (b, rows, columns) bool."""
         assert self.mask_token is not None

@@ -7,7 +7,7 @@ Backbone, projector and cosine classifier of parametric category discovery (SimG
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Required, Unpack
 
 import torch
@@ -132,10 +132,6 @@ class DiscoveryNetwork(PairedNetwork):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
             self.classifier = CosineClassifier(dim, num_classes)
         self.num_outputs = num_classes
-
-    def class_vectors(self) -> Mapping[str, Tensor]:
-        """Return the prototypes of old and new classes by name."""
-        return {"prototypes": self.classifier.prototypes}
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the cosines (b, c) of embeddings to each class prototype, in [-1, 1]."""

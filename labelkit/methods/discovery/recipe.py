@@ -6,7 +6,6 @@ codes of SimGCD and DINO give that epoch the temperature of the start.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
@@ -99,10 +98,6 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     return old
 
 
-#: Evaluations in a row with a single cluster that end a run; they span at least 200 steps.
-COLLAPSE_PATIENCE = 5
-
-
 class TaughtClassifier(Method[DiscoveryConfigT], ABC):
     """Base of SimGCD and FlipClass, in which the prediction for one view teaches another view.
 
@@ -149,12 +144,11 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         self._teacher_temperature = teacher_temperature(self.config, state.epoch)
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the discovery monitor of unlabeled images, which ends collapsed runs if the guard is ``stop``."""
+        """Return the discovery monitor of unlabeled images."""
         config, data = self.config, self.data
         unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
-        patience = COLLAPSE_PATIENCE if config.guard == "stop" else sys.maxsize
         pair = self.views if config.view_gap else None
-        return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, patience, pair)
+        return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Return a remark if less than half of the classes are in use at the end of a run."""

@@ -95,8 +95,6 @@ class CBAM(nn.Module):
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
     """Training method TAC-CCL: metric learning from clusters, a memory and pairs of views, without labels."""
 
-    may_collapse = True
-
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)

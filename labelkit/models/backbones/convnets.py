@@ -156,7 +156,6 @@ def set_dropout(module: nn.Module, share: float) -> int:
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_HALF = (0.5, 0.5, 0.5)
 # filters, kernel, stride, padding; None is a 3x3 pool of stride 2
 _ALEXNET = ((96, 11, 4, 2), None, (256, 5, 1, 2), None, (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), None)
 _ALEXNET_SMALL = ((64, 11, 4, 2), None, (192, 5, 1, 2), None, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), None)
@@ -220,7 +219,7 @@ class AlexNet(PooledNetwork):
         return features
 
 
-def _demo(image_size: int, in_channels: int) -> nn.Module:
+def _demo(in_channels: int) -> PooledNetwork:
     layers: list[nn.Module] = []
     channels = in_channels
     for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 1)):
@@ -265,7 +264,6 @@ class ConvNet:
 
     Attributes:
         build: image size and channels to the network.
-        feature_dim: width of its features.
         image_size: side in pixels unless another is asked for.
         mean, std: per color, of images in [0, 1].
         pooling: how positions become one vector.
@@ -273,62 +271,54 @@ class ConvNet:
         url: where published weights can be fetched from, if there are any.
     """
 
-    build: Callable[[int, int], nn.Module]
-    feature_dim: int
-    image_size: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    build: Callable[[int, int], PooledNetwork]
+    image_size: int = 32
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     pooling: str = "avg"
     crop_pct: float = 1.0
     url: str = ""
 
 
+def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNet:
+    return ConvNet(build, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
+
+
+def _metric(build: Callable[[int, int], PooledNetwork], url: str) -> ConvNet:
+    # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
+    return ConvNet(build, 227, _IMAGENET_MEAN, _IMAGENET_STD, crop_pct=227 / 256, url=url)
+
+
 def _small(widths: tuple[int, int, int, int, int], *, late_pool: bool = False) -> ConvNet:
-    return ConvNet(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool), widths[-1], 32, _HALF, _HALF)
-
-
-def _photo(build: Callable[[int, int], nn.Module], feature_dim: int, pooling: str = "avg") -> ConvNet:
-    return ConvNet(build, feature_dim, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
+    return ConvNet(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool))
 
 
 def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
-    return ConvNet(
-        lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels),
-        4 * width,
-        32,
-        _HALF,
-        _HALF,
-    )
+    return ConvNet(lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels))
 
 
 def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
-    def build(size: int, channels: int) -> nn.Module:
+    def build(size: int, channels: int) -> PooledNetwork:
         if size < _MIN_SIDE:
             remedy = f"Use at least {_MIN_SIDE}."
             raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 
-    return ConvNet(build, width, 32, _HALF, _HALF)
+    return ConvNet(build)
 
 
 def _shake(width: int) -> ConvNet:
-    def build(size: int, channels: int) -> nn.Module:
+    def build(size: int, channels: int) -> PooledNetwork:
         if size % 4:
             remedy = f"Try {max(4, size // 4 * 4)}."
             raise ConfigError("image_size", f"{size} pixels are not a multiple of 4, which the shortcuts need", remedy)
         return shake_resnet26(width, in_channels=channels)
 
-    return ConvNet(build, 4 * width, 32, _HALF, _HALF)
+    return ConvNet(build)
 
 
 def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> ConvNet:
-    return ConvNet(
-        lambda size, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels),
-        4 * stem * widen,
-        32,
-        _HALF,
-        _HALF,
-    )
+    return ConvNet(lambda _, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels))
 
 
 CONVNETS: dict[str, ConvNet] = {
@@ -337,40 +327,26 @@ CONVNETS: dict[str, ConvNet] = {
     "smallcnn_pool": _small((16, 32, 64, 64, 128), late_pool=True),
     "smallcnn_wide": _small((32, 64, 128, 128, 256)),
     "smallcnn_wide_pool": _small((32, 64, 128, 128, 256), late_pool=True),
-    # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
-    "googlenet": ConvNet(
-        lambda size, channels: GoogLeNetBody(channels),
-        1024,
-        227,
-        _IMAGENET_MEAN,
-        _IMAGENET_STD,
-        crop_pct=227 / 256,
-        url="https://download.pytorch.org/models/googlenet-1378be20.pth",
+    "googlenet": _metric(
+        lambda _, channels: GoogLeNetBody(channels), "https://download.pytorch.org/models/googlenet-1378be20.pth"
     ),
-    "bn_inception": ConvNet(
-        lambda size, channels: BNInceptionBody(channels),
-        1024,
-        227,
-        _IMAGENET_MEAN,
-        _IMAGENET_STD,
-        crop_pct=227 / 256,
-        url="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
+    "bn_inception": _metric(
+        lambda _, channels: BNInceptionBody(channels),
+        "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
     ),
-    "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
+    "convnet_demo": ConvNet(lambda _, channels: _demo(channels)),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
     # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut
     **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
     "resnet32_wide_cifar": _cifar(32, width=32),
     # of self-supervised learning on small images
-    "resnet18_3x3": ConvNet(lambda size, channels: resnet18(channels), 512, 32, _HALF, _HALF),
-    "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), _HIDDEN, "flatten"),
-    "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), _HIDDEN, "flatten"),
-    "resnet50_sela": _photo(lambda size, channels: resnet50(1, in_channels=channels), 2048),
+    "resnet18_3x3": ConvNet(lambda _, channels: resnet18(channels)),
+    "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), "flatten"),
+    "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), "flatten"),
+    "resnet50_sela": _photo(lambda _, channels: resnet50(1, in_channels=channels)),
     # DL2PA's for long-tailed ImageNet: a last stage of twice the width
-    "resnet50_wide_end": _photo(
-        lambda size, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels), 4096
-    ),
-    "resnet50v2_sela": _photo(lambda size, channels: resnet50(2, in_channels=channels), 2048),
+    "resnet50_wide_end": _photo(lambda _, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels)),
+    "resnet50v2_sela": _photo(lambda _, channels: resnet50(2, in_channels=channels)),
     # of semi-supervised learning; the small ones are for CPUs
     "convnet13": _convnet13(128),
     "convnet13_w32": _convnet13(32),

@@ -56,13 +56,6 @@ ReusablePart = FrozenPart | FrozenStages
 """Frozen part of a network whose outputs are computed once per view and cached in place of images."""
 
 
-def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
-    """Return the shape of the cached output of one image, found by a forward pass."""
-    device = next(net.parameters()).device
-    blank = torch.zeros((1, channels, image_size, image_size), device=device)
-    return tuple(part.keep(net, blank, view).shape[1:])
-
-
 def stage_names(net: nn.Module) -> list[str]:
     """Return the names of a network's stages in order, such as ``layer1`` or ``blocks.0``; empty if none are found."""
     for name, child in net.named_children():
@@ -125,19 +118,6 @@ def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
             stack.callback(modules.__setitem__, leaf, modules[leaf])
             modules[leaf] = nn.Identity()
         yield
-
-
-def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
-    """Check that frozen stages give the same output at every pass in evaluation mode.
-
-    Raises:
-        ConfigError: normalization without running statistics.
-    """
-    for part in names:
-        for name, module in net.get_submodule(part).named_modules():
-            if isinstance(module, _BatchNorm) and module.running_mean is None:
-                problem = f"{part}.{name} normalizes with the statistics of each batch"
-                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
 
 
 class _Left(Exception):  # noqa: N818 - no error: a way out of a pass

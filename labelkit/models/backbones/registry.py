@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, check_stages_repeat, freeze_stages
+from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
@@ -112,12 +112,11 @@ class Backbone(nn.Module):
         """Allow forward passes to start from cached outputs of the frozen stages, and return these stages.
 
         Raises:
-            ConfigError: no stage is frozen, or one gives something else at each pass.
+            ConfigError: no stage is frozen.
         """
         if self.frozen is None:
             problem = "every stage is trained, so there is no frozen part to cache"
             raise ConfigError("--reuse-frozen", problem, "Pass --freeze-stages, or remove --reuse-frozen.")
-        check_stages_repeat(self.net, self.frozen.names)
         self._reuses = True
         return self.frozen
 
@@ -197,19 +196,17 @@ class Backbone(nn.Module):
         self.weights_sha256 = sha256_file(path)
         return self.load_report
 
-    def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
+    def fit_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
         """Replace all weights by those of a state dict, which is not recorded as their source.
 
         Args:
             state: tensors by name.
             where: the file, for messages.
-            translate: also take layouts that are known but not the network's own.
 
         Raises:
             CheckpointError: they do not fit; nothing was changed.
         """
-        convert = partial(_convert, net=self.net) if translate else None
-        return map_weights(state, self.net, where=where, convert=convert)
+        return map_weights(state, self.net, where=where, convert=partial(_convert, net=self.net))
 
 
 def build_backbone(
@@ -277,6 +274,7 @@ def list_backbones(pattern: str | None = None) -> list[str]:
 def _build_own(
     name: str, image_size: int | None, in_channels: int, options: Mapping[str, Any]
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    net: Any
     facts: dict[str, Any]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -284,7 +282,7 @@ def _build_own(
         shape, url = CONVNETS[name], CONVNETS[name].url
         size = image_size or shape.image_size
         net = shape.build(size, in_channels)
-        facts = {"feature_dim": shape.feature_dim, "pooling": shape.pooling, "crop_pct": shape.crop_pct}
+        facts = {"feature_dim": net.num_features, "pooling": shape.pooling, "crop_pct": shape.crop_pct}
         mean, std = shape.mean, shape.std
     elif name in SMALL_VITS:
         vit, url = SMALL_VITS[name], ""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from typing import Any
 from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
 from labelkit.files import sha256_file
 
-HUB_TIMEOUT_SECONDS = 10.0
 HUB_SCHEME = "hf://"
 """What the source of weights from the hub starts with, in a store."""
 PACKAGE_SCHEME = "pip:"
@@ -312,10 +308,6 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
         remedy += f" With weights that are installed here: --backbone {' or '.join(installed)}."
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
-    unreachable = _why_unreachable(constants.ENDPOINT)
-    if unreachable:
-        problem = f"its weights are not in the hub cache, and {constants.ENDPOINT} cannot be reached ({unreachable})"
-        raise CheckpointError(name, problem, remedy)
     failure: Exception | None = None
     for file in files:
         try:
@@ -327,20 +319,3 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
                 break
     first_line = str(failure).strip().partition("\n")[0]
     raise CheckpointError(name, f"the download of its weights failed ({first_line})", remedy) from failure
-
-
-def _why_unreachable(endpoint: str) -> str:
-    """Return why nothing answers, or "": the hub client itself retries for most of a minute."""
-    request = urllib.request.Request(endpoint, method="HEAD")
-    if request.type not in ("http", "https"):
-        return f"not a web address: {endpoint}"
-    try:
-        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_SECONDS):
-            return ""
-    except urllib.error.HTTPError as error:
-        # It answered; whether the file can be had is for the client to find out. A proxy's own
-        # failures mean that nobody did.
-        gateway = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
-        return str(error) if error.code in gateway else ""
-    except OSError as error:
-        return str(getattr(error, "reason", error))

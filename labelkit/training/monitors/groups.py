@@ -1,10 +1,10 @@
-"""What is measured after an epoch with knowledge that a method must not have, and guards against collapse."""
+"""What is measured after an epoch with knowledge that a method must not have."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,13 +13,9 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
-
-# A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
-MIN_COLLAPSED_STEPS: Final = 200
 
 #: Views of teacher and student in an epoch of the run.
 PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
@@ -135,15 +131,13 @@ def accuracy_metrics(
 
 
 class DiscoveryMonitor(_CategoryMonitor):
-    """Monitor of the All/Old/New accuracy on unlabeled training images that stops collapsed runs.
+    """Monitor of the All/Old/New accuracy on unlabeled training images.
 
     Args:
         rows: (m,) int64, unlabeled rows of the data set that can be read.
         truth: (n,) int64 class of each row of the data set, -1 = unknown.
         old_classes: (k,) bool per class of the data set.
         num_old_outputs: the first columns of the classifier, which stand for old classes.
-        patience: evaluations in a row with a single cluster before the run is stopped, over at least
-            ``MIN_COLLAPSED_STEPS`` steps.
         views: if given, teacher and student are also judged on their own views (FlipClass, Fig. 1, 9 and 11).
     """
 
@@ -153,7 +147,6 @@ class DiscoveryMonitor(_CategoryMonitor):
         truth: NDArray[np.int64],
         old_classes: NDArray[np.bool_],
         num_old_outputs: int,
-        patience: int,
         views: PairOfViews | None = None,
     ) -> None:
         self._rows = rows
@@ -161,16 +154,9 @@ class DiscoveryMonitor(_CategoryMonitor):
         self._old_classes = old_classes
         self._num_old_outputs = num_old_outputs
         self._views = views
-        self._patience = patience
-        self._collapsed_for = 0
-        self._collapsed_since = 0
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Classify the unlabeled images and compare with the truth where it is known.
-
-        Raises:
-            DivergenceError: features or predictions have collapsed for good.
-        """
+        """Classify the unlabeled images and compare with the truth where it is known."""
         pseudo_labels, unit = self._look(method, state, FullPass(by_network=True))
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
         seen = shares[shares > 0]
@@ -182,7 +168,6 @@ class DiscoveryMonitor(_CategoryMonitor):
             "feature_concentration": float(unit.mean(dim=0).norm()),
         }
         metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
-        self._guard(metrics, state)
         return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
 
     def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
@@ -220,27 +205,3 @@ class DiscoveryMonitor(_CategoryMonitor):
             if group.any():
                 metrics[f"view_distance_{name}"] = float(distances[group].mean())
         return metrics
-
-    def _guard(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        collapsed = metrics["used_clusters"] == 1 or metrics["feature_concentration"] > 1 - 1e-6
-        if self._collapsed_for == 0:
-            self._collapsed_since = state.step
-        self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
-        lasting = state.step - self._collapsed_since >= MIN_COLLAPSED_STEPS
-        if self._collapsed_for >= self._patience and lasting:
-            used = int(metrics["used_clusters"])
-            raise DivergenceError(
-                f"epoch {state.epoch}",
-                f"training collapsed: {used} cluster{'' if used == 1 else 's'} in use and feature concentration "
-                f"{metrics['feature_concentration']:.6f} for {self._collapsed_for} evaluations in a row",
-                "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight; the last checkpoint is kept.",
-            )
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return for how many evaluations, and since which step, predictions have been collapsed."""
-        return {"collapsed_for": self._collapsed_for, "collapsed_since": self._collapsed_since}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``."""
-        self._collapsed_for = int(state.get("collapsed_for", 0))
-        self._collapsed_since = int(state.get("collapsed_since", 0))

@@ -38,7 +38,6 @@ class RetrievalMonitor(Monitor):
         self._truth = truth
         self._held_out = held_out
         self._ks = tuple(ks)
-        self._alike_for = 0  # evaluations in a row
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and embeddings; nothing where no class is known, or none has two images."""
@@ -47,15 +46,7 @@ class RetrievalMonitor(Monitor):
         metrics |= found
         if embeddings is None:
             return metrics
-        metrics["similarity_sd"] = similarity_spread(embeddings)
-        # not at the first look: a network from scratch begins like that
-        self._alike_for = self._alike_for + 1 if metrics["similarity_sd"] < COLLAPSED else 0
-        if self._alike_for == 2:
-            state.warn(
-                f"warning: all embeddings are alike (similarities differ by {metrics['similarity_sd']:.3f} only): "
-                "the network collapses; lower --lr or the weights of added losses"
-            )
-        return metrics
+        return metrics | {"similarity_sd": similarity_spread(embeddings)}
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the pooled features of the backbone, since the embedding layer starts from random weights."""
@@ -106,14 +97,6 @@ class RetrievalMonitor(Monitor):
             (*(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R"),
             (*(percent(metrics[name]) for name in recall), percent(metrics["map_at_r"])),
         )
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return for how many evaluations in a row all embeddings have been alike."""
-        return {"alike_for": self._alike_for}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``."""
-        self._alike_for = int(state.get("alike_for", 0))
 
 
 def similarity_spread(embeddings: NDArray[np.float32]) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.train import run as training
-from labelkit.commands.train.reuse import Reuse, embedding_agreement
+from labelkit.commands.train.reuse import Reuse
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import Draws
@@ -213,7 +213,6 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     [
         ("simgcd", ("--grad-from-block", 0), 2, "every block is trained"),
         ("simgcd", ("--backbone", "resnet18", "--linear-probe"), 2, "not timm's VisionTransformer"),
-        ("simgcd", ("--max-disk", "1KB"), 2, "2 views of 48 images take"),
         ("flipclass", ("--log-energy", "all"), 2, "the cache of frozen blocks keeps few"),
         ("flipclass sda", (), 2, "change from epoch to epoch"),
         ("flipclass kld", ("--linear-probe",), 2, "--linear-probe freezes"),
@@ -242,23 +241,3 @@ def test_a_dry_run_says_how_much_would_be_kept_and_writes_nothing(tmp_path: Path
     # 17 tokens of 48 half-precision numbers: one of the teacher, three of the student, two draws each; and one outside
     assert answer.json["kept_gib"] == pytest.approx(48 * 17 * 48 * 2 * (2 * 4 + 1) / 2**30, abs=6e-4)
     assert not list(tmp_path.iterdir())
-
-
-def test_agreement_is_whole_for_equal_rows_of_any_length_and_none_for_a_single_row() -> None:
-    rows = torch.eye(4) + 0.1 * torch.arange(16).reshape(4, 4)
-
-    assert embedding_agreement(rows, 3 * rows) == {"cosine": 1.0, "neighbors": 1.0}
-    assert embedding_agreement(rows[:1], rows[:1]) == {"cosine": 0.0, "neighbors": 0.0}
-
-
-def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> None:
-    angles = torch.tensor([0.0, 10.0, 40.0, 55.0])
-    moved = angles + torch.tensor([0.0, 16.0, 0.0, 0.0])  # 26: now nearest to 40, which stays nearest to 26
-    exact, rough = (
-        torch.stack([torch.cos(torch.deg2rad(a)), torch.sin(torch.deg2rad(a))], dim=1) for a in (angles, moved)
-    )
-
-    found = embedding_agreement(exact, rough)
-
-    assert found["cosine"] == pytest.approx(np.cos(np.deg2rad(16)), abs=1e-4)
-    assert found["neighbors"] == 0.5

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import DivergenceError
 from labelkit.training.method import TrainState
 from labelkit.training.monitors import groups
-from labelkit.training.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
+from labelkit.training.monitors.groups import ClusteringMonitor, DiscoveryMonitor
 from labelkit.training.monitors.representation import representation_table
-from labelkit.training.monitors.retrieval import RetrievalMonitor
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -44,9 +42,9 @@ def _measure(
     return monitor(SimpleNamespace(network=network), state)  # type: ignore[arg-type] # only its network is looked at
 
 
-def _monitor(truth: ArrayLike = TRUTH, *, patience: int = 3, num_old_outputs: int = 2) -> DiscoveryMonitor:
+def _monitor(truth: ArrayLike = TRUTH, *, num_old_outputs: int = 2) -> DiscoveryMonitor:
     labels = np.asarray(truth, dtype=np.int64)
-    return DiscoveryMonitor(np.arange(len(labels)), labels, np.array(OLD), num_old_outputs, patience)
+    return DiscoveryMonitor(np.arange(len(labels)), labels, np.array(OLD), num_old_outputs)
 
 
 def test_accuracies_and_error_kinds_match_the_worked_numbers() -> None:
@@ -95,7 +93,7 @@ def test_teacher_and_student_are_judged_on_their_own_views() -> None:
 
     truth = np.array([0, 0, 1, 2, -1])
     views = {3: (weak, strong)}
-    monitor = DiscoveryMonitor(np.arange(5), truth, np.array([True, False, False]), 1, 3, views.__getitem__)
+    monitor = DiscoveryMonitor(np.arange(5), truth, np.array([True, False, False]), 1, views.__getitem__)
     state = TrainState(3, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
     metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=3)), state)  # type: ignore[arg-type]
 
@@ -117,59 +115,6 @@ def test_teacher_and_student_are_judged_on_their_own_views() -> None:
 def test_concentration_is_the_length_of_the_mean_direction(features: list[list[float]], concentration: float) -> None:
     metrics = _measure(_monitor([0, 1]), [0, 1], num_outputs=2, features=torch.tensor(features))
     assert metrics["feature_concentration"] == pytest.approx(concentration)
-
-
-@pytest.mark.parametrize(
-    ("predicted", "features"), [([1, 1], None), ([0, 1], torch.ones(2, 3))], ids=["one cluster", "equal features"]
-)
-def test_a_collapse_ends_the_run_after_patience(predicted: list[int], features: Tensor | None) -> None:
-    monitor = _monitor([0, 1], patience=3)
-    for step in (0, 500):
-        _measure(monitor, predicted, num_outputs=2, features=features, step=step)
-    with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* for 3 evaluations") as caught:
-        _measure(monitor, predicted, num_outputs=2, features=features, step=1000)
-    assert caught.value.exit_code == 4
-
-
-def test_a_network_from_scratch_is_given_some_steps_to_tell_images_apart() -> None:
-    monitor = _monitor([0, 1], patience=2)
-    for step in (4, 8, 12, 4 + MIN_COLLAPSED_STEPS - 1):
-        _measure(monitor, [1, 1], num_outputs=2, step=step)
-    with pytest.raises(DivergenceError):
-        _measure(monitor, [1, 1], num_outputs=2, step=4 + MIN_COLLAPSED_STEPS)
-
-
-def test_a_recovery_starts_the_count_again() -> None:
-    monitor = _monitor([0, 1], patience=2)
-    for step, predicted in ((100, [1, 1]), (500, [0, 1]), (900, [1, 1])):
-        _measure(monitor, predicted, num_outputs=2, step=step)
-    assert monitor.extra_state() == {"collapsed_for": 1, "collapsed_since": 900}
-
-
-def test_the_count_goes_on_after_a_resume() -> None:
-    before, after = _monitor([0, 1], patience=2), _monitor([0, 1], patience=2)
-    _measure(before, [1, 1], num_outputs=2, step=100)
-    after.load_extra_state(before.extra_state())
-    with pytest.raises(DivergenceError):
-        _measure(after, [1, 1], num_outputs=2, step=900)
-
-
-def test_embeddings_that_are_alike_are_warned_of_the_second_time() -> None:
-    said: list[str] = []
-    tables = [torch.ones(4, 3)] * 3
-    state = SimpleNamespace(embed=lambda *words: tables.pop(), is_main=True, warn=said.append)
-    method: Any = SimpleNamespace(network=SimpleNamespace(embed=None), groupings=dict)
-    rows = np.arange(4)
-    held_out: Any = SimpleNamespace(bank=SimpleNamespace(rows=rows), labels=np.array([0, 0, 1, 1]))
-    first = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
-    first(method, state)  # type: ignore[arg-type] # what it asks for
-    assert said == []
-    resumed = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
-    resumed.load_extra_state(first.extra_state())
-    for _ in range(2):
-        resumed(method, state)  # type: ignore[arg-type] # what it asks for
-    assert len(said) == 1
-    assert "all embeddings are alike" in said[0]
 
 
 @pytest.mark.parametrize("num_labeled", [0, 4])
