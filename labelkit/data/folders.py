@@ -23,7 +23,7 @@ from labelkit.data.datasets import (
     sorted_by_bytes,
 )
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
-from labelkit.data.remote import RemoteFile, RemoteSource, find_files
+from labelkit.data.remote import PlacedFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
@@ -161,14 +161,14 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     """
     path, files = find_files(address)
     ignored: Counter[str] = Counter()
-    found: dict[str, RemoteFile] = {}
+    found: dict[str, PlacedFile] = {}
     left: set[tuple[str, str]] = set()
     suffixes = image_suffixes()
     for file in files:
         inner = "/".join(part for part in file.path.removeprefix(path).split("/") if part)
         if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
-        elif (suffix := file.suffix.lower()) not in suffixes:
+        elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
             ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
         elif inner:
             found[inner] = file
