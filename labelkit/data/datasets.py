@@ -99,20 +99,6 @@ class ArraySource:
         return EncodedImage(self.images[index])
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedSource:
-    """Images of another source with a limit on the number of pixels."""
-
-    source: ImageSource
-    max_pixels: float
-
-    def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`."""
-        encoded = self.source.read(index)
-        encoded.max_pixels = self.max_pixels
-        return encoded
-
-
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
     """Listing of a data set: sample ids, labels and splits of its images, sorted by the bytes of the ids.

@@ -77,16 +77,15 @@ def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
     return any(fnmatchcase(path if "/" in pattern.strip("/") else last, pattern.strip("/")) for pattern in exclude)
 
 
-def walk_images(
-    folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = (), follow_links: bool = False
-) -> list[str]:
-    """List the image files below a folder as ``/``-separated relative paths, in any order.
+def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
+    """List the image files below a folder, and in folders that links lead to, as relative paths in any order.
+
+    Parts of a path are separated by ``/``. Links in a circle are not followed.
 
     Args:
         folder: the folder.
         ignored: counts what is not listed, by its kind.
         exclude: patterns of what to leave out; see :func:`exclusion_reason`.
-        follow_links: list what links to folders lead to, but for those in a circle.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -111,9 +110,7 @@ def walk_images(
                 pending.append((f"{name}/", above))
             elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
                 through = (*above, Path(folder / prefix).resolve())
-                if not follow_links:
-                    ignored["links to folders, which --follow-links lists"] += 1
-                elif any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
+                if any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
                     ignored["links to folders around them"] += 1
                 else:
                     pending.append((f"{name}/", through))
@@ -130,7 +127,6 @@ def load_folder(
     name: str | None = None,
     any_classes: bool = True,
     exclude: Sequence[str] = (),
-    follow_links: bool = False,
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
@@ -142,13 +138,12 @@ def load_folder(
         any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
             says so where they are not.
         exclude: patterns of what to leave out; see :func:`exclusion_reason`.
-        follow_links: list what links to folders lead to.
 
     Raises:
         DatasetError: no images, or a folder that cannot be listed.
     """
     ignored: Counter[str] = Counter()
-    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude, follow_links=follow_links))
+    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude))
     source = FileSource(root, tuple(ids))
     return _listing(name or root.resolve().name, str(root), root, ids, ignored, source, any_classes=any_classes)
 

@@ -209,7 +209,7 @@ def has_masks(root: Path) -> bool:
     return bool(_parts(root))
 
 
-def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
+def load_mask_folder(root: Path) -> ImageDataset:
     """List a folder of images and masks as a segmentation data set.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with numbers of classes in 8 bits.
@@ -224,7 +224,7 @@ def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
     listed = [
         Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
         for split, prefix in parts
-        for name in walk_images(root / f"{prefix}images", follow_links=follow_links)
+        for name in walk_images(root / f"{prefix}images")
     ]
     name = root.resolve().name
     remedy = f"Put images and masks into {root}."

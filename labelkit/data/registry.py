@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelkit.data.archives import expand_shards, is_shards
-from labelkit.data.datasets import ImageDataset, LimitedSource
-from labelkit.data.decode import MAX_PIXELS
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
@@ -51,8 +50,6 @@ def load_dataset(
     any_classes: bool = True,
     label_column: str | None = None,
     exclude: Sequence[str] = (),
-    follow_links: bool = False,
-    max_pixels: float = MAX_PIXELS,
 ) -> ImageDataset:
     """List the images of a named data set, a folder, a CSV file, or archives.
 
@@ -65,23 +62,19 @@ def load_dataset(
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
         exclude: patterns of what to leave out; see `labelkit.data.folders.exclusion_reason`.
-        follow_links: list what links to folders lead to, in a folder.
-        max_pixels: width times height of the largest image that is read.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
     """
     if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
-    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
+    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
     if exclude:
         from labelkit.data.folders import exclude_images
 
         dataset = exclude_images(dataset, exclude)
         if not any("excluded" in note for note in dataset.notes):
             dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing is called so"))
-    if max_pixels != MAX_PIXELS:
-        dataset = replace(dataset, source=LimitedSource(dataset.source, max_pixels))
     return dataset
 
 
@@ -92,7 +85,6 @@ def _load(
     any_classes: bool,
     label_column: str | None,
     exclude: Sequence[str],
-    follow_links: bool,
 ) -> ImageDataset:
     spec = DATASETS.get(name_or_path)
     if spec is not None:
@@ -122,8 +114,8 @@ def _load(
         if has_instances(path):
             return load_coco_folder(path)
         if has_masks(path):
-            return load_mask_folder(path, follow_links=follow_links)
-        return load_folder(path, any_classes=any_classes, exclude=exclude, follow_links=follow_links)
+            return load_mask_folder(path)
+        return load_folder(path, any_classes=any_classes, exclude=exclude)
     if path.suffix.lower() != ".csv" or not path.is_file():
         raise DatasetError(
             name_or_path,

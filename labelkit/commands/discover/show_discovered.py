@@ -12,7 +12,7 @@ from labelkit.algorithms.projection import principal_plane, tsne_plane
 from labelkit.commands.common.embeddings import check_features
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.plots import MapPanel, write_map_plot
-from labelkit.commands.common.images.read import AS_EMBEDDED, indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND, SOURCES
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
@@ -115,7 +115,7 @@ def _images(config: ShowDiscoveredConfig, store: EmbeddingStore | None) -> Image
     if store is not None:
         return indexed_images(store, config.dataset, config.data_root)
     assert config.dataset is not None
-    return load_dataset(config.dataset, data_root=config.data_root, **AS_EMBEDDED)
+    return load_dataset(config.dataset, data_root=config.data_root)
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: ImageDataset | None) -> _Shown:
