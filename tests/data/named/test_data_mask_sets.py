@@ -82,7 +82,7 @@ def test_inventory_counts_classes_of_pixels(
     counts = {split: Count(0) for split in DATASETS[name].num_images}
     root = tmp_path / name
     found = take_inventory(replace(DATASETS[name], num_images=counts), root)
-    assert (found.num_classes, found.num_mask_classes) == (0, num_classes)
+    assert (found.found["classes"], found.found["mask_classes"]) == (0, num_classes)
     assert "expected 0 images" in str(found.fault)
 
 
