@@ -4,7 +4,7 @@
 takes what is there. Nothing is unpacked: listing reads the headers once.
 
 A sample of webdataset is the members of a tar archive that agree up to the first dot of their name: ``0001.jpg`` with
-``0001.cls`` or ``0001.json``. Without such labels the folders in the archive are the classes, as in a folder of images.
+``0001.cls``. Without such labels the folders in the archive are the classes, as in a folder of images.
 
 A Parquet file, as Hugging Face keeps them, has a column of bytes, and perhaps one of labels, and is read in its groups
 of rows. A row is named ``FILE/NUMBER``, so that to read rows in turn costs each group once. Groups stay in memory up to
@@ -17,7 +17,7 @@ import itertools
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -77,9 +77,8 @@ def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
 # ---- tar
 
 
-_MAX_LABEL_BYTES: Final = 1 << 20
+_MAX_LABEL_BYTES: Final = 1 << 12
 _AGAIN: Final = "Fetch it again, or check its permissions."
-_NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,54 +101,34 @@ class TarSource:
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
-def load_tars(
-    paths: Sequence[PlacedFile], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
-) -> ImageDataset:
+def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
     """List the images in tar archives as a data set.
 
     Args:
         paths: archives without compression.
         name: of the data set.
-        label_column: field of the labels in ``.json``; by default the usual one.
         exclude: patterns of what to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
 
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
     """
     samples: dict[str, tuple[int, int, int]] = {}  # archive, first byte and size by the name of the image
-    labels: dict[str, object] = {}  # by what members of a sample have in common, as the next
-    faults: dict[str, str] = {}
+    labels: dict[str, str] = {}  # by what members of a sample have in common
     ignored: Counter[str] = Counter()
     for number, path in enumerate(paths):
-        for inner, member, content in _members(path, exclude, ignored):
-            suffix = PurePosixPath(inner).suffix.lower()
-            if content is None and inner in samples:
+        for inner, member, label in _members(path, exclude, ignored):
+            if label is not None:
+                labels.setdefault(_key_of(inner), label)
+                continue
+            if inner in samples:
                 other = paths[samples[inner][0]]
                 problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
                 raise DatasetError(str(path), problem, "Give members of all archives unique names.")
-            if content is None:
-                samples[inner] = (number, member.offset_data, member.size)
-                continue
-            try:
-                label, fault = _label_of(content, suffix, label_column)
-            except (UnicodeError, ValueError) as error:
-                raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
-            if fault and suffix == ".cls":
-                raise DatasetError(str(path), f"{inner!r} {fault}", "Use a single string or number as its value.")
-            if fault:
-                faults[_key_of(inner)] = fault
-            if label is not None:
-                labels.setdefault(_key_of(inner), label)
+            samples[inner] = (number, member.offset_data, member.size)
     if not samples:
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
-    beside = set(map(_key_of, samples))
-    without = [fault for key, fault in faults.items() if key in beside and key not in labels]
-    names = [one for one in samples if _is_plain(one, samples)]
-    if len(names) < len(samples):
-        ignored["pictures beside the image of their sample"] += len(samples) - len(names)
+    names = list(samples)
     notes = ignored_notes(ignored)
-    if without:
-        notes.append(f"{len(without)} .json files have {missing_labels_note(without[0])}")
     # without the folder that everything is in, as where somebody packed a folder; ids are then as in that folder
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
@@ -161,17 +140,14 @@ def load_tars(
     if labels:
         classes, told = classes_of([labels.get(_key_of(one)) for one in names])
         notes += told
-    elif label_column is not None:
-        problem = without[0] if without else f"no .json file with a field {label_column!r}"
-        raise DatasetError(name, problem, "Choose another column with --label-column, or remove --label-column.")
     places = np.array([samples[one] for one in names], dtype=np.int64)
     return listing(name, None, ids, classes, splits, TarSource(tuple(paths), places), notes=[*notes, *said])
 
 
 def _members(
     path: PlacedFile, exclude: Sequence[str], ignored: Counter[str]
-) -> Iterator[tuple[str, tarfile.TarInfo, bytes | None]]:
-    """Yield the name of each image or label of an archive, where it is, and of a label what it holds."""
+) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
+    """Yield the name of each image or label of an archive, where it is, and of a label its text."""
     suffixes = image_suffixes()
     try:
         with path.open() as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
@@ -185,9 +161,12 @@ def _members(
                     ignored[left[1]] += 1
                 elif suffix in suffixes:
                     yield inner, member, None
-                elif suffix in (".cls", ".json"):
-                    size = min(member.size, _MAX_LABEL_BYTES + 1)
-                    yield inner, member, _bytes_at(file, member.offset_data, size)
+                elif suffix == ".cls":
+                    label = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
+                    if not label or member.size > _MAX_LABEL_BYTES:
+                        remedy = "Use a single string or number as its value."
+                        raise DatasetError(str(path), f"{inner!r} holds no label", remedy)
+                    yield inner, member, label
                 else:
                     ignored["of other kinds"] += 1
             # behind the last member tarfile ends without a word, also where a header is damaged or cut off
@@ -221,32 +200,6 @@ def _name_of(name: str) -> str:
 def _key_of(inner: str) -> str:
     folder, slash, last = inner.rpartition("/")
     return folder + slash + last.split(".", 1)[0]
-
-
-def _is_plain(inner: str, samples: Container[str]) -> bool:
-    """Return whether an image is that of its sample and not one next to it, as 0001.mask.png is to 0001.jpg."""
-    last = inner.rpartition("/")[2]
-    return last.count(".") == 1 or not any(f"{_key_of(inner)}{suffix}" in samples for suffix in image_suffixes())
-
-
-def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
-    """Return the label in the file next to an image, ``None`` if there is none, and why there is none.
-
-    Raises:
-        ValueError: no text, no JSON, or too large.
-    """
-    if len(content) > _MAX_LABEL_BYTES:
-        raise ValueError("a label file is larger than 1 MiB")
-    text = content.decode("utf-8").strip()
-    if suffix == ".cls":
-        return (None if label_column else text), ("" if text else "holds no label")
-    found: Any = parse_json(_NOT_A_NUMBER.sub(": null", text))
-    if not isinstance(found, dict):
-        return None, "no fields"
-    column, fault = find_label_column(list(found), label_column)
-    if isinstance(found.get(column), list | dict):
-        return None, f"more than one value in {column!r}"
-    return found.get(column), fault
 
 
 # ---- Parquet

@@ -60,13 +60,13 @@ def load_dataset(
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
-        label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
+        label_column: column of the labels in a CSV or Parquet file.
         exclude: patterns of what to leave out; see `labelkit.data.folders.exclusion_reason`.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
     """
-    if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
+    if label_column is not None and not name_or_path.lower().endswith((".parquet", ".csv")):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
     if exclude:
@@ -99,7 +99,7 @@ def _load(
             return load_parquet(files, _name_of_files(name_or_path), label_column)
         from labelkit.data.archives import load_tars
 
-        return load_tars(files, _name_of_files(name_or_path), label_column, exclude=exclude)
+        return load_tars(files, _name_of_files(name_or_path), exclude=exclude)
     if is_address(name_or_path):
         from labelkit.data.folders import load_remote_folder
 

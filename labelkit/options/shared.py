@@ -48,7 +48,7 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = _LABELS(
         None,
-        "Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
+        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset; "
         "default: label, class or category.",
     )
 
