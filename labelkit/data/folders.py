@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from labelkit.data.datasets import (
     SPLIT_WORDS,
@@ -19,7 +16,6 @@ from labelkit.data.datasets import (
     ImageDataset,
     ImageSource,
     listing,
-    positions_of,
     sorted_by_bytes,
 )
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
@@ -55,26 +51,17 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
         name: parts separated by ``/``.
         exclude: patterns with ``*`` and ``?`` of names, or, with ``/``, of paths.
     """
-    for path in _paths_to(name):
-        part = path.rpartition("/")[2]
+    parts = name.split("/")
+    for end, part in enumerate(parts):
+        path = "/".join(parts[: end + 1])
         if part.startswith("."):
             return path, "hidden"
         if part.lower() in _NO_PHOTOS:
             return path, f"folders {part}"
-        if _is_excluded(path, exclude):
+        words = (pattern.strip("/") for pattern in exclude)
+        if any(fnmatchcase(path if "/" in word else part, word) for word in words):
             return path, "excluded"
     return None
-
-
-def _paths_to(name: str) -> Iterator[str]:
-    """Yield a path's first part, its first two, and so on."""
-    parts = name.split("/")
-    return ("/".join(parts[: end + 1]) for end in range(len(parts)))
-
-
-def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    last = path.rpartition("/")[2]
-    return any(fnmatchcase(path if "/" in pattern.strip("/") else last, pattern.strip("/")) for pattern in exclude)
 
 
 def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
@@ -178,26 +165,6 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
     return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
-
-
-def exclude_images(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
-    """Remove the images whose names match an ``exclude`` pattern, and classes left without images.
-
-    Raises:
-        DatasetError: no image is left.
-    """
-    excluded = [any(_is_excluded(path, exclude) for path in _paths_to(name)) for name in dataset.sample_ids]
-    rows = np.flatnonzero(np.logical_not(excluded))
-    if len(rows) == len(dataset):
-        return dataset
-    if not len(rows):
-        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Pass fewer patterns.")
-    left = dataset.select(rows)
-    emptied = set(dataset.labels.tolist()) - set(left.labels.tolist())
-    names = [name for label, name in enumerate(dataset.class_names) if label not in emptied]
-    labels = positions_of([dataset.class_names[label] if label >= 0 else None for label in left.labels], names)
-    notes = (*dataset.notes, f"ignored: {len(dataset) - len(rows)} excluded")
-    return replace(left, labels=labels, class_names=tuple(names), notes=notes)
 
 
 def _listing(

@@ -61,7 +61,8 @@ def load_dataset(
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file.
-        exclude: patterns of what to leave out; see `labelkit.data.folders.exclusion_reason`.
+        exclude: patterns of what to leave out of a folder or of tar archives; see
+            `labelkit.data.folders.exclusion_reason`. Lists, such as a CSV, have what they name.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
@@ -69,12 +70,8 @@ def load_dataset(
     if label_column is not None and not name_or_path.lower().endswith((".parquet", ".csv")):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
-    if exclude:
-        from labelkit.data.folders import exclude_images
-
-        dataset = exclude_images(dataset, exclude)
-        if not any("excluded" in note for note in dataset.notes):
-            dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing is called so"))
+    if exclude and not any("excluded" in note for note in dataset.notes):
+        dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing was excluded"))
     return dataset
 
 

@@ -31,7 +31,6 @@ from labelkit.data.object_images import (
     HAVE_BOXES,
     SCORES,
     ExamplePlan,
-    check_sizes,
     coco_scores,
     encode_mask,
     encode_outline,
@@ -266,8 +265,6 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
     check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
-    with current_progress().task("check sizes of images", total=None):
-        check_sizes(dataset, [*rows.train_rows.tolist(), *rows.eval_rows.tolist()])
     updates = Updates.for_images(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}

@@ -18,7 +18,6 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
-    find_outside_box,
     no_objects,
     sorted_by_bytes,
 )
@@ -219,10 +218,6 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
         return no_objects(), (size[0], size[1])
     # pixels are counted from 1, and a box has its last ones inside
     corners = np.array(boxes, dtype=np.float64) - (1, 1, 0, 0)
-    outside = find_outside_box(corners, (size[0], size[1]))
-    if outside is not None:
-        problem = f"object {outside + 1} lies mostly outside its image of {size[1]} x {size[0]} pixels"
-        raise DatasetError(str(path), problem, "Unpack the archives again.")
     labels = np.array([_CLASSES.index(name) for name in names], np.int64)
     difficult = np.array([entry.findtext("difficult", "0").strip() == "1" for entry in entries])
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
