@@ -2625,22 +2625,19 @@ class _Show:
     @staticmethod
     def discovered(
         *,
+        out: str | PathLike[str],
         index: str | PathLike[str] | None = ...,
         result: str | None = ...,
         table: str | PathLike[str] | None = ...,
-        out: str | PathLike[str] | None = ...,
-        map: str | PathLike[str] | None = ...,
         num_images: int = ...,
         classes: Sequence[str] | str | None = ...,
-        projection: Literal['pca', 'tsne'] = ...,
-        seed: int = ...,
         dataset: str | None = ...,
         data_root: str | PathLike[str] = ...,
         overwrite: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Show which images were discovered for each class, best first, marked right or wrong if known; or a 2-D map of all images."""
+        """Show which images were discovered for each class, best first, marked right or wrong if known."""
 
     @staticmethod
     def patches(
