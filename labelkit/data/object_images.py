@@ -22,7 +22,7 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.workers import Plans, build_loader, receive_items
 from labelkit.errors import ConfigError, DatasetError
 
-HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folder with annotations/instances_*.json."
+HAVE_BOXES: Final = "Choose a set that has them: coco_2017, or a folder with annotations/instances_*.json."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ Encoded = dict[str, Any]
 """A mask as run lengths."""
 
 
-def require_pycocotools(why: str) -> None:
+def require_pycocotools() -> None:
     """Check that pycocotools is installed.
 
     Raises:
@@ -130,7 +130,7 @@ def require_pycocotools(why: str) -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "Run `pip install pycocotools`.") from error
+        raise ConfigError("evaluate detection", "needs pycocotools", "Run `pip install pycocotools`.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:

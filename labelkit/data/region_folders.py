@@ -135,7 +135,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
-    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
+    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64))
     names = tuple(first.categories[category] for category in sorted(first.categories))
     return replace(dataset, objects=objects, object_classes=names)
 

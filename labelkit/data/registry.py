@@ -137,13 +137,6 @@ _GENERATED: Final[dict[str, Any]] = {
     "reader": "named.generated:read_generated",
     "made": "drawn when first read and kept in the user's cache, nothing to fetch",
 }
-_VOC_2007: Final[dict[str, Any]] = {
-    "source_url": "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
-    "license": "no license stated by its authors; photos by users of Flickr",
-    "num_images": {"train": Count(5_011), "test": Count(4_952)},
-    "folders": ("VOCdevkit/VOC2007", "VOC2007"),
-    "archives": ("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
-}
 _IMAGENET: Final[dict[str, Any]] = {
     "files": ("train/", "val/"),
     "archives": ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "imagenet-object-localization-challenge.zip"),
@@ -468,20 +461,15 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             "https://cocodataset.org/#download and unpack them in coco/ in",
         ),
         DatasetSpec(
-            name="voc_2007",
-            summary="9,963 photos, boxes of objects of 20 classes (PASCAL VOC 2007, detection)",
-            purpose="object detection at a small size",
-            **_VOC_2007,
-            reader="named.masks:read_voc_2007",
-            num_object_classes=20,
-            files=("ImageSets/Main/trainval.txt", "ImageSets/Main/test.txt", "Annotations/", "JPEGImages/"),
-        ),
-        DatasetSpec(
             name="voc_2007_classes",
             summary="9,963 photos, each with some of 20 classes (PASCAL VOC 2007, classification)",
             purpose="classification of several classes in an image, by average precision",
-            **_VOC_2007,
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
+            license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2007_classes",
+            num_images={"train": Count(5_011), "test": Count(4_952)},
+            folders=("VOCdevkit/VOC2007", "VOC2007"),
+            archives=("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
             files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
         ),
         DatasetSpec(

@@ -14,7 +14,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
 from PIL import Image
-from tests.miniature_sets import put, write_coco, write_voc_objects
+from tests.miniature_sets import put, write_coco
 from tests.tiers import quick_every
 
 SMALL = (
@@ -26,7 +26,6 @@ SMALL = (
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_coco(tmp_path / "coco")
-    write_voc_objects(tmp_path / "VOCdevkit/VOC2007")
     return tmp_path
 
 
@@ -47,19 +46,10 @@ def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path
     assert json.loads((tmp_path / "scores.json").read_text())["box"] == done.json["box"]
 
 
-def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
-    labelkit: Any, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pycocotools_is_asked_for(labelkit: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--seeds", 2, "--steps", 1)
-    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--json")
-    assert done.code == 0, done.err
-    assert set(done.json["box"]) == {"ap50_11_point", "ap50"}
-    assert len(done.json["box"]["ap50"]["values"]) == 2
-    assert len(done.json["per_class"]) == 20
-    assert done.json["per_class"][2]["box_ap"] is None  # no bird to be found
-    lacking = labelkit(*words)
+    lacking = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--steps", 1)
     assert lacking.code == 2
     assert "needs pycocotools. Run `pip install pycocotools`" in lacking.err
 
@@ -115,7 +105,6 @@ def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without masks, but cascade-mask-rcnn needs both"),
         (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
         (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
