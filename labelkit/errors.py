@@ -23,7 +23,6 @@ Only ``labelkit.cli.main`` turns these into exit codes. What a programmer causes
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 
 
 class LabelkitError(Exception):
@@ -83,28 +82,7 @@ class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Error for a named data set that is incomplete or not in the expected layout.
-
-    Args:
-        where: the set, or one of its files.
-        problem: what was found and what was expected.
-        remedy: the next thing to do.
-        found: images found, by split, as far as they could be counted.
-        num_classes: classes found, likewise.
-    """
-
-    def __init__(
-        self,
-        where: str,
-        problem: str,
-        remedy: str = "",
-        *,
-        found: Mapping[str, int] | None = None,
-        num_classes: int | None = None,
-    ) -> None:
-        super().__init__(where, problem, remedy)
-        self.found = dict(found or {})
-        self.num_classes = num_classes
+    """Error for a named data set that is incomplete or not in the expected layout."""
 
 
 class StoreError(InputError):

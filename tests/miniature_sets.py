@@ -328,26 +328,6 @@ def _squares(squares: Sequence[tuple[int, int, int]], size: tuple[int, int]) -> 
     return buffer.getvalue()
 
 
-def write_voc_objects(root: Path, *, train: int = 4, test: int = 2) -> None:
-    """Images of 64 x 48 pixels with a bright square each, aeroplanes and bicycles in turn; the last is difficult."""
-    for split, names in (
-        ("trainval", [f"{i:06d}" for i in range(1, train + 1)]),
-        ("test", [f"{i:06d}" for i in range(train + 1, train + test + 1)]),
-    ):
-        put(root / f"ImageSets/Main/{split}.txt", "".join(f"{name}\n" for name in names))
-        for name in names:
-            left, top, side = 4 + 7 * (int(name) % 5), 4 + 5 * (int(name) % 4), 16
-            put(root / f"JPEGImages/{name}.jpg", _squares([(left, top, side)], (64, 48)))
-            box = {"xmin": left + 1, "ymin": top + 1, "xmax": left + side, "ymax": top + side}
-            sides = "".join(f"<{key}>{value}</{key}>" for key, value in box.items())
-            label = ("aeroplane", "bicycle")[int(name) % 2]
-            thing = f"<object><name>{label}</name><difficult>0</difficult><bndbox>{sides}</bndbox></object>"
-            if split == "test" and name == names[-1]:
-                thing += thing.replace("<difficult>0", "<difficult>1")
-            size = "<size><width>64</width><height>48</height><depth>3</depth></size>"
-            put(root / f"Annotations/{name}.xml", f"<annotation>{size}{thing}</annotation>\n")
-
-
 def write_davis(root: Path, *, size: tuple[int, int] = (64, 48), num_frames: int = 4) -> None:
     """Two films for training, one for validation: two objects before a background that is darker.
 
@@ -419,7 +399,6 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "cityscapes": lambda root: write_cityscapes(root / "cityscapes"),
     "davis_2017": lambda root: write_davis(root / "DAVIS"),
     "coco_2017": lambda root: write_coco(root / "coco"),
-    "voc_2007": lambda root: write_voc_objects(root / "VOCdevkit/VOC2007"),
 }
 """What writes the miniature of a named data set into a data root."""
 

@@ -62,7 +62,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("a draw of labels", _DRAWN, "num_labels label_seed split_seed"),
     ("no other held-out images", {"holdout": None}, "holdout_classes"),
     ("an image that cannot be read", {"dataset": "{folder}/damaged", "max_bad": 0.5}, "max_bad strict"),
-    ("a class that is a link to a folder", {"dataset": "{folder}/linked"}, "follow_links"),
     # updates
     ("of sgd", {"optimizer": "sgd", "lr": 0.01}, "momentum nesterov"),
     ("rates that drop", {"lr_schedule": "step", "lr_drop_epochs": (1,)}, "lr_drop_epochs lr_drop_factor"),
@@ -160,7 +159,6 @@ UNSEEN = {
 REFUSED = " ".join(
     [
         "max_bad strict",  # the damaged image
-        "max_pixels",  # of any image
         "data_root weights prototypes_from class_vectors",  # nothing there
         "resume",  # no run there
         "pool_splits",  # a set without splits
@@ -194,7 +192,6 @@ VALUES: dict[str, list[object]] = {
     "max_per_class": [4, 5],
     "max_bad": [0.001],
     "exclude": [("000.png",)],
-    "max_pixels": [10.0],
     "batch_size": [12, 14],
     "clip_grad_norm": [0.001],
     "lr_drop_epochs": [(2,)],
@@ -254,8 +251,6 @@ def prepare(folder: Path) -> None:
     shutil.copytree(images, folder / "fewer")
     for label in (folder / "fewer").iterdir():
         min(label.iterdir()).unlink()
-    shutil.copytree(images, folder / "linked")
-    (folder / "linked" / "more").symlink_to(folder / "fewer" / "0")
     known = [f"digits/{row.name}/{path.name}" for row in images.iterdir() for path in row.iterdir()]
     # one in seven has another class than its folder says, one in five none
     lines = [

@@ -458,9 +458,8 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.show.curves:show_curves",
             ),
             "discovered": Command(
-                "Show which images were discovered for each class, best first, marked right or wrong if known; or a "
-                "2-D map of all images.",
-                "labelkit show discovered --index pixels.h5 --result snowball --out sheet.png --map map.png",
+                "Show which images were discovered for each class, best first, marked right or wrong if known.",
+                "labelkit show discovered --index pixels.h5 --result snowball --out sheet.png",
                 "labelkit.commands.discover.few_options:ShowDiscoveredConfig",
                 "labelkit.commands.discover.show_discovered:show_discovered",
             ),

@@ -4,7 +4,7 @@
 takes what is there. Nothing is unpacked: listing reads the headers once.
 
 A sample of webdataset is the members of a tar archive that agree up to the first dot of their name: ``0001.jpg`` with
-``0001.cls`` or ``0001.json``. Without such labels the folders in the archive are the classes, as in a folder of images.
+``0001.cls``. Without such labels the folders in the archive are the classes, as in a folder of images.
 
 A Parquet file, as Hugging Face keeps them, has a column of bytes, and perhaps one of labels, and is read in its groups
 of rows. A row is named ``FILE/NUMBER``, so that to read rows in turn costs each group once. Groups stay in memory up to
@@ -13,38 +13,31 @@ a limit; of larger files, reading at random costs a group for nearly every image
 
 from __future__ import annotations
 
-import glob
 import itertools
-import math
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ImageDataset, listing, sorted_by_bytes
+from labelkit.data.datasets import ImageDataset, listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
 from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
-from labelkit.data.remote import RemoteFile, expand_addresses, is_address
+from labelkit.data.remote import PlacedFile, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
-from labelkit.files import open_regular, parse_json
-
-Place = Path | RemoteFile
-"""Where a file lies: on this machine, or at an address."""
+from labelkit.files import parse_json
 
 SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
-_MOST_FILES: Final = 1_000_000
-_MOST_SHOWN: Final = 3
 
 
 def is_shards(text: str) -> bool:
@@ -52,23 +45,8 @@ def is_shards(text: str) -> bool:
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
-def open_place(place: Place) -> BinaryIO:
-    """Open a local or remote file for reading with random access.
-
-    Raises:
-        OSError: there is none, or it is not a regular file.
-        DatasetError: it is at an address and cannot be fetched.
-    """
-    return open_regular(place) if isinstance(place, Path) else place.open()
-
-
-def _absolute(places: Sequence[Place]) -> tuple[Place, ...]:
-    """Return files that are found from any folder."""
-    return tuple(place.absolute() if isinstance(place, Path) else place for place in places)
-
-
-def expand_shards(text: str) -> list[Place]:
-    """Return the archive files that match a pattern, sorted by name.
+def expand_shards(text: str) -> list[PlacedFile]:
+    """Return the archive files that a path, an address or a pattern stands for, sorted by name.
 
     Raises:
         DatasetError: none, or one that is named is not there.
@@ -76,57 +54,31 @@ def expand_shards(text: str) -> list[Place]:
     if text.lower().endswith(_COMPRESSED):
         remedy = "Unpack it to NAME.tar: images are already compressed and are read by position."
         raise DatasetError(text, "is a compressed archive", remedy)
-    if is_address(text):
-        return list(expand_addresses(text, list(_expand_braces(text)), glob.has_magic))
-    names = [str(Path(name).expanduser()) for name in _expand_braces(text)]
-    found: list[str] = []
-    for name in names:
-        if glob.has_magic(name) and not Path(name).exists():
-            found += glob.glob(name)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        else:
-            found.append(name)
-    if not found:
-        raise DatasetError(text, "no such file", "Check the folder and the pattern.")
-    missing = [name for name in found if not Path(name).is_file()]
-    if missing:
-        shown = ", ".join(missing[:_MOST_SHOWN]) + (", ..." if len(missing) > _MOST_SHOWN else "")
-        problem = f"{len(missing)} of {len(found)} files are missing: {shown}"
-        raise DatasetError(text, problem, "Download these files, or list fewer.")
-    return [Path(name) for name in sorted_by_bytes(set(found))]
-
-
-def _expand_braces(text: str) -> Iterable[str]:
-    """Return every text that braces stand for, as a shell does."""
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
-    if math.prod(map(len, choices)) > _MOST_FILES:
-        raise DatasetError(text, f"matches more than {_MOST_FILES:,} files", "List fewer files.")
-    return map("".join, itertools.product(*choices))
+    return match_files(text, map("".join, itertools.product(*choices)))
 
 
 def _choices(inside: str) -> Sequence[str]:
+    """Return every text that braces stand for, as a shell does."""
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         return inside.split(",")
     first, last = numbers.groups()
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-    if abs(int(last) - int(first)) >= _MOST_FILES:
-        return [""] * (_MOST_FILES + 1)  # too many, which the caller says
-    step = 1 if int(first) <= int(last) else -1
-    return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+    return [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
 
 
-def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
+def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
     """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
-    found = [split_from_name(path.name.removesuffix(path.suffix)) for path in paths]
+    found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 
 # ---- tar
 
 
-_MAX_LABEL_BYTES: Final = 1 << 20
+_MAX_LABEL_BYTES: Final = 1 << 12
 _AGAIN: Final = "Fetch it again, or check its permissions."
-_NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,80 +90,45 @@ class TarSource:
         places: (n, 3) int64 which of them a row is in, its first byte, its bytes.
     """
 
-    paths: tuple[Place, ...]
+    paths: tuple[PlacedFile, ...]
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
         """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
         archive, begin, size = self.places[index].tolist()
-        path = self.paths[archive]
         if size > MAX_FILE_BYTES:
             raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
-        if size == 0:
-            raise BadImage("empty file")
-        try:
-            if isinstance(path, RemoteFile):
-                return EncodedImage(path.read(begin, begin + size))
-            with open_place(path) as file:
-                content = _bytes_at(file, begin, size)
-        except OSError as error:
-            raise BadImage(f"{path.name} cannot be read: {error.strerror or error}") from error
-        if len(content) < size:
-            raise BadImage(f"{path.name} ends before the member does")
-        return EncodedImage(content)
+        return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
-def load_tars(
-    paths: Sequence[Place], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
-) -> ImageDataset:
+def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
     """List the images in tar archives as a data set.
 
     Args:
         paths: archives without compression.
         name: of the data set.
-        label_column: field of the labels in ``.json``; by default the usual one.
         exclude: patterns of what to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
 
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
     """
     samples: dict[str, tuple[int, int, int]] = {}  # archive, first byte and size by the name of the image
-    labels: dict[str, object] = {}  # by what members of a sample have in common, as the next
-    faults: dict[str, str] = {}
+    labels: dict[str, str] = {}  # by what members of a sample have in common
     ignored: Counter[str] = Counter()
-    unended: list[str] = []
     for number, path in enumerate(paths):
-        for inner, member, content in _members(path, exclude, ignored, unended):
-            suffix = PurePosixPath(inner).suffix.lower()
-            if content is None and inner in samples:
+        for inner, member, label in _members(path, exclude, ignored):
+            if label is not None:
+                labels.setdefault(_key_of(inner), label)
+                continue
+            if inner in samples:
                 other = paths[samples[inner][0]]
                 problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
                 raise DatasetError(str(path), problem, "Give members of all archives unique names.")
-            if content is None:
-                samples[inner] = (number, member.offset_data, member.size)
-                continue
-            try:
-                label, fault = _label_of(content, suffix, label_column)
-            except (UnicodeError, ValueError) as error:
-                raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
-            if fault and suffix == ".cls":
-                raise DatasetError(str(path), f"{inner!r} {fault}", "Use a single string or number as its value.")
-            if fault:
-                faults[_key_of(inner)] = fault
-            if label is not None:
-                labels.setdefault(_key_of(inner), label)
+            samples[inner] = (number, member.offset_data, member.size)
     if not samples:
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
-    beside = set(map(_key_of, samples))
-    without = [fault for key, fault in faults.items() if key in beside and key not in labels]
-    names = [one for one in samples if _is_plain(one, samples)]
-    if len(names) < len(samples):
-        ignored["pictures beside the image of their sample"] += len(samples) - len(names)
+    names = list(samples)
     notes = ignored_notes(ignored)
-    if unended:
-        notes.append(f"{', '.join(unended[:3])}: no mark at the end of the archive, which may be cut off")
-    if without:
-        notes.append(f"{len(without)} .json files have {missing_labels_note(without[0])}")
     # without the folder that everything is in, as where somebody packed a folder; ids are then as in that folder
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
@@ -223,20 +140,17 @@ def load_tars(
     if labels:
         classes, told = classes_of([labels.get(_key_of(one)) for one in names])
         notes += told
-    elif label_column is not None:
-        problem = without[0] if without else f"no .json file with a field {label_column!r}"
-        raise DatasetError(name, problem, "Choose another column with --label-column, or remove --label-column.")
     places = np.array([samples[one] for one in names], dtype=np.int64)
-    return listing(name, None, ids, classes, splits, TarSource(_absolute(paths), places), notes=[*notes, *said])
+    return listing(name, None, ids, classes, splits, TarSource(tuple(paths), places), notes=[*notes, *said])
 
 
 def _members(
-    path: Place, exclude: Sequence[str], ignored: Counter[str], unended: list[str]
-) -> Iterator[tuple[str, tarfile.TarInfo, bytes | None]]:
-    """Yield the name of each image or label of an archive, where it is, and of a label what it holds."""
+    path: PlacedFile, exclude: Sequence[str], ignored: Counter[str]
+) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
+    """Yield the name of each image or label of an archive, where it is, and of a label its text."""
     suffixes = image_suffixes()
     try:
-        with open_place(path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
+        with path.open() as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
             for member in archive:
                 inner = _name_of(member.name)
                 suffix = PurePosixPath(inner).suffix.lower()
@@ -247,9 +161,12 @@ def _members(
                     ignored[left[1]] += 1
                 elif suffix in suffixes:
                     yield inner, member, None
-                elif suffix in (".cls", ".json"):
-                    size = min(member.size, _MAX_LABEL_BYTES + 1)
-                    yield inner, member, _bytes_at(file, member.offset_data, size)
+                elif suffix == ".cls":
+                    label = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
+                    if not label or member.size > _MAX_LABEL_BYTES:
+                        remedy = "Use a single string or number as its value."
+                        raise DatasetError(str(path), f"{inner!r} holds no label", remedy)
+                    yield inner, member, label
                 else:
                     ignored["of other kinds"] += 1
             # behind the last member tarfile ends without a word, also where a header is damaged or cut off
@@ -257,12 +174,12 @@ def _members(
             if rest.strip(b"\0"):
                 problem = f"has no member at byte {archive.offset:,}: the archive is damaged or cut off there"
                 raise DatasetError(str(path), problem, "Download the file again.")
-            if len(rest) < tarfile.BLOCKSIZE:
-                unended.append(path.name)
     except tarfile.ReadError as error:
         remedy = "Download the file again." if "unexpected end" in str(error) else "Pass uncompressed tar archives."
         raise DatasetError(str(path), f"cannot be listed: {error}", remedy) from error
-    except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
+    except DatasetError:
+        raise
+    except Exception as error:  # of tarfile, of fsspec and of its packages
         raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
 
 
@@ -285,32 +202,6 @@ def _key_of(inner: str) -> str:
     return folder + slash + last.split(".", 1)[0]
 
 
-def _is_plain(inner: str, samples: Container[str]) -> bool:
-    """Return whether an image is that of its sample and not one next to it, as 0001.mask.png is to 0001.jpg."""
-    last = inner.rpartition("/")[2]
-    return last.count(".") == 1 or not any(f"{_key_of(inner)}{suffix}" in samples for suffix in image_suffixes())
-
-
-def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
-    """Return the label in the file next to an image, ``None`` if there is none, and why there is none.
-
-    Raises:
-        ValueError: no text, no JSON, or too large.
-    """
-    if len(content) > _MAX_LABEL_BYTES:
-        raise ValueError("a label file is larger than 1 MiB")
-    text = content.decode("utf-8").strip()
-    if suffix == ".cls":
-        return (None if label_column else text), ("" if text else "holds no label")
-    found: Any = parse_json(_NOT_A_NUMBER.sub(": null", text))
-    if not isinstance(found, dict):
-        return None, "no fields"
-    column, fault = find_label_column(list(found), label_column)
-    if isinstance(found.get(column), list | dict):
-        return None, f"more than one value in {column!r}"
-    return found.get(column), fault
-
-
 # ---- Parquet
 
 
@@ -329,7 +220,7 @@ class ParquetSource:
         places: (n, 3) int64 which of them a row is in, in which group of rows, and where in the group.
     """
 
-    paths: tuple[Place, ...]
+    paths: tuple[PlacedFile, ...]
     column: str
     places: NDArray[np.int64]
     _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
@@ -352,23 +243,20 @@ class ParquetSource:
         import pyarrow.parquet as pq
 
         held = self._held.get((file, group))
-        if held is not None:
-            return held
-        with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
-            found = table.read_row_group(group, columns=[self.column]).column(0)
-        # Threads share what is held: each step of this is one that another may follow on.
-        held = list(self._held.items())
-        while held and found.nbytes + sum(one.nbytes for _, one in held) > _HELD_BYTES:
-            self._held.pop(held.pop(0)[0], None)
-        self._held[file, group] = found
-        return found
+        if held is None:
+            with self.paths[file].open() as opened, pq.ParquetFile(opened) as table:
+                held = table.read_row_group(group, columns=[self.column]).column(0)
+            if held.nbytes + sum(one.nbytes for one in list(self._held.values())) > _HELD_BYTES:
+                self._held.clear()
+            self._held[file, group] = held
+        return held
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a worker process is sent: no group of rows."""
         return ParquetSource, (self.paths, self.column, self.places)
 
 
-def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
+def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | None = None) -> ImageDataset:
     """List the images in Parquet files as a data set.
 
     Args:
@@ -383,7 +271,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
         import pyarrow.parquet  # noqa: F401 - to see whether it is there
     except ImportError as error:
         raise DatasetError(name, "reading Parquet needs pyarrow", "Run `pip install pyarrow`.") from error
-    stems = [path.name.removesuffix(path.suffix) for path in paths]
+    stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
         raise DatasetError(name, f"two files have the name {twice}", "Rename one; image names contain it.")
@@ -409,7 +297,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
-    source = ParquetSource(_absolute(paths), column, np.concatenate(pieces).astype(np.int64))
+    source = ParquetSource(tuple(paths), column, np.concatenate(pieces).astype(np.int64))
     notes = [missing_labels_note(label_fault)] if label_fault else []
     classes = [_named(value, class_names) for value in labels]
     if not class_names:
@@ -419,7 +307,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
 
 
 def _read_listing(
-    path: Place, column: str | None, label_column: str | None
+    path: PlacedFile, column: str | None, label_column: str | None
 ) -> tuple[str, list[int], list[object], list[str], str]:
     """Read labels and groups of a file, and no image.
 
@@ -430,12 +318,11 @@ def _read_listing(
     Raises:
         DatasetError: it cannot be read, or has no column of images, or not that of labels.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     where = str(path)
     try:
-        with open_place(path) as file, pq.ParquetFile(file) as table:
+        with path.open() as file, pq.ParquetFile(file) as table:
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:
@@ -449,7 +336,9 @@ def _read_listing(
             if label_column is not None and not label:
                 raise DatasetError(where, fault, "Choose another column with --label-column.")
             values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
-    except (OSError, pa.ArrowException) as error:
+    except DatasetError:
+        raise
+    except Exception as error:  # of pyarrow, of fsspec and of its packages
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Download the file again.") from error
     return wanted, groups, values, features.get(label, []), fault

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,20 +97,6 @@ class ArraySource:
     def read(self, index: int) -> EncodedImage:
         """Return the image at ``index``."""
         return EncodedImage(self.images[index])
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedSource:
-    """Images of another source with a limit on the number of pixels."""
-
-    source: ImageSource
-    max_pixels: float
-
-    def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`."""
-        encoded = self.source.read(index)
-        encoded.max_pixels = self.max_pixels
-        return encoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,9 +343,6 @@ def positions_of(values: Sequence[str | None], names: Sequence[str]) -> NDArray[
     return np.array([position.get(value, -1) for value in values], dtype=np.int64)
 
 
-Scoring = Literal["coco", "voc"]
-
-
 @dataclass(frozen=True, eq=False)
 class Objects:
     """Annotated objects of one image: boxes, labels and optional outlines.
@@ -400,12 +383,10 @@ class ListedObjects:
     Attributes:
         rows: ``Objects`` of each image.
         sizes: (n, 2) int64 height and width of each image as its annotation has it; 0 = not said.
-        scoring: the rules that score detections: ``coco`` (AP over IoU .5 to .95) or ``voc`` (AP at IoU .5).
     """
 
     rows: tuple[Objects, ...]
     sizes: NDArray[np.int64]
-    scoring: Scoring
 
     @property
     def has_outlines(self) -> bool:
@@ -418,7 +399,7 @@ class ListedObjects:
 
     def select(self, rows: NDArray[np.int64]) -> ListedObjects:
         """Return the objects of the images at the given indices."""
-        return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
+        return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows])
 
 
 def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:

@@ -58,6 +58,7 @@ IMAGE_SUFFIXES: Final = frozenset(
 HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
 HEIF_REMEDY: Final = "which pillow-heif reads (pip install pillow-heif)"
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+# Width times height, checked before pixels are decoded.
 MAX_PIXELS: Final = 250e6
 # Larger images are shrunk where they need not stay whole, which bounds the memory of workers.
 _WHOLE_PIXELS: Final = 64e6
@@ -136,12 +137,10 @@ class EncodedImage:
 
     Args:
         content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
-        max_pixels: width times height allowed of a file, checked before pixels are decoded.
     """
 
-    def __init__(self, content: bytes | NDArray[np.uint8], max_pixels: float = MAX_PIXELS) -> None:
+    def __init__(self, content: bytes | NDArray[np.uint8]) -> None:
         self._content = content
-        self.max_pixels = max_pixels
 
     @property
     def sha256(self) -> bytes:
@@ -172,7 +171,7 @@ class EncodedImage:
         Raises:
             BadImage: not an allowed format, too large, truncated or damaged, float or 32-bit pixels.
         """
-        return self._decode(channels, least_side, self.max_pixels)[0]
+        return self._decode(channels, least_side, MAX_PIXELS)[0]
 
     def decode_reduced(
         self, channels: Channels, least_side: int | None = None
@@ -209,14 +208,14 @@ class EncodedImage:
                 return "16-bit values in less than a sixteenth of their range: scale them to all of it"
             return None
 
-        return _read(content, self.max_pixels, look)
+        return _read(content, look)
 
     def _decode(
         self, channels: Channels, least_side: int | None, most_pixels: float
     ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         stored = self._content
         if isinstance(stored, bytes):
-            return _read(stored, self.max_pixels, lambda image: _decode(image, channels, least_side, most_pixels))
+            return _read(stored, lambda image: _decode(image, channels, least_side, most_pixels))
         if channels == stored.shape[2]:
             pixels = stored.copy()
         elif channels == 3:
@@ -226,12 +225,12 @@ class EncodedImage:
         return pixels, pixels.shape[:2]
 
 
-def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -> T:
+def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
     """Open an image and work on it; say of whatever Pillow trips over that the image is bad."""
     if not content:
         raise BadImage("empty file")
     try:
-        with _open_checked(content, max_pixels) as image:
+        with _open_checked(content) as image:
             return work(image)
     except (BadImage, MemoryError):
         raise
@@ -244,7 +243,7 @@ def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -
         raise BadImage(f"damaged: {text or type(error).__name__}") from error
 
 
-def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
+def _open_checked(content: bytes) -> Image.Image:
     """Open an image of an allowed format and size; its pixels are not decoded yet."""
     with _open_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -258,8 +257,8 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise BadImage("no pixels")
-    if width * height > max_pixels:
-        raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels (--max-pixels)")
+    if width * height > MAX_PIXELS:
+        raise BadImage(f"{width} x {height} is more than {MAX_PIXELS:,.0f} pixels")
     return image
 
 
@@ -284,7 +283,7 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
         image.load()
         return np.array(image, dtype=np.uint8)
 
-    return _read(content, MAX_PIXELS, values)
+    return _read(content, values)
 
 
 def _decode(

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from labelkit.data.datasets import (
     SPLIT_WORDS,
@@ -19,11 +16,10 @@ from labelkit.data.datasets import (
     ImageDataset,
     ImageSource,
     listing,
-    positions_of,
     sorted_by_bytes,
 )
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
-from labelkit.data.remote import RemoteFile, RemoteSource, find_files
+from labelkit.data.remote import PlacedFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
@@ -55,38 +51,28 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
         name: parts separated by ``/``.
         exclude: patterns with ``*`` and ``?`` of names, or, with ``/``, of paths.
     """
-    for path in _paths_to(name):
-        part = path.rpartition("/")[2]
+    parts = name.split("/")
+    for end, part in enumerate(parts):
+        path = "/".join(parts[: end + 1])
         if part.startswith("."):
             return path, "hidden"
         if part.lower() in _NO_PHOTOS:
             return path, f"folders {part}"
-        if _is_excluded(path, exclude):
+        words = (pattern.strip("/") for pattern in exclude)
+        if any(fnmatchcase(path if "/" in word else part, word) for word in words):
             return path, "excluded"
     return None
 
 
-def _paths_to(name: str) -> Iterator[str]:
-    """Yield a path's first part, its first two, and so on."""
-    parts = name.split("/")
-    return ("/".join(parts[: end + 1]) for end in range(len(parts)))
+def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
+    """List the image files below a folder, and in folders that links lead to, as relative paths in any order.
 
-
-def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    last = path.rpartition("/")[2]
-    return any(fnmatchcase(path if "/" in pattern.strip("/") else last, pattern.strip("/")) for pattern in exclude)
-
-
-def walk_images(
-    folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = (), follow_links: bool = False
-) -> list[str]:
-    """List the image files below a folder as ``/``-separated relative paths, in any order.
+    Parts of a path are separated by ``/``. Links in a circle are not followed.
 
     Args:
         folder: the folder.
         ignored: counts what is not listed, by its kind.
         exclude: patterns of what to leave out; see :func:`exclusion_reason`.
-        follow_links: list what links to folders lead to, but for those in a circle.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -111,9 +97,7 @@ def walk_images(
                 pending.append((f"{name}/", above))
             elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
                 through = (*above, Path(folder / prefix).resolve())
-                if not follow_links:
-                    ignored["links to folders, which --follow-links lists"] += 1
-                elif any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
+                if any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
                     ignored["links to folders around them"] += 1
                 else:
                     pending.append((f"{name}/", through))
@@ -130,7 +114,6 @@ def load_folder(
     name: str | None = None,
     any_classes: bool = True,
     exclude: Sequence[str] = (),
-    follow_links: bool = False,
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
@@ -142,13 +125,12 @@ def load_folder(
         any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
             says so where they are not.
         exclude: patterns of what to leave out; see :func:`exclusion_reason`.
-        follow_links: list what links to folders lead to.
 
     Raises:
         DatasetError: no images, or a folder that cannot be listed.
     """
     ignored: Counter[str] = Counter()
-    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude, follow_links=follow_links))
+    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude))
     source = FileSource(root, tuple(ids))
     return _listing(name or root.resolve().name, str(root), root, ids, ignored, source, any_classes=any_classes)
 
@@ -161,14 +143,14 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     """
     path, files = find_files(address)
     ignored: Counter[str] = Counter()
-    found: dict[str, RemoteFile] = {}
+    found: dict[str, PlacedFile] = {}
     left: set[tuple[str, str]] = set()
     suffixes = image_suffixes()
     for file in files:
         inner = "/".join(part for part in file.path.removeprefix(path).split("/") if part)
         if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
-        elif (suffix := file.suffix.lower()) not in suffixes:
+        elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
             ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
         elif inner:
             found[inner] = file
@@ -183,26 +165,6 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
     return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
-
-
-def exclude_images(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
-    """Remove the images whose names match an ``exclude`` pattern, and classes left without images.
-
-    Raises:
-        DatasetError: no image is left.
-    """
-    excluded = [any(_is_excluded(path, exclude) for path in _paths_to(name)) for name in dataset.sample_ids]
-    rows = np.flatnonzero(np.logical_not(excluded))
-    if len(rows) == len(dataset):
-        return dataset
-    if not len(rows):
-        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Pass fewer patterns.")
-    left = dataset.select(rows)
-    emptied = set(dataset.labels.tolist()) - set(left.labels.tolist())
-    names = [name for label, name in enumerate(dataset.class_names) if label not in emptied]
-    labels = positions_of([dataset.class_names[label] if label >= 0 else None for label in left.labels], names)
-    notes = (*dataset.notes, f"ignored: {len(dataset) - len(rows)} excluded")
-    return replace(left, labels=labels, class_names=tuple(names), notes=notes)
 
 
 def _listing(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,7 +22,7 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.workers import Plans, build_loader, receive_items
 from labelkit.errors import ConfigError, DatasetError
 
-HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folder with annotations/instances_*.json."
+HAVE_BOXES: Final = "Choose a set that has them: coco_2017, or a folder with annotations/instances_*.json."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,19 +54,6 @@ class ExamplePlan:
         height, width = (int(side) for side in dataset.objects.sizes[row])
         return cls(row, name, (height, width), **options)
 
-    def check(self, height: int, width: int) -> None:
-        """Check that an image is as large as its annotation says.
-
-        Raises:
-            DatasetError: it is not as large as that says.
-        """
-        if self.size[0] and self.size != (height, width):
-            raise DatasetError(
-                self.name,
-                f"the image has {width} x {height} pixels, its annotation says {self.size[1]} x {self.size[0]}",
-                "Check whether the image was resized or rotated: boxes are in its pixels.",
-            )
-
 
 @dataclass(slots=True, eq=False)
 class Example:
@@ -81,25 +68,6 @@ class Example:
     target: dict[str, Tensor]
 
 
-def check_sizes(dataset: ImageDataset, rows: Iterable[int]) -> None:
-    """Check that images are as large as their annotations say, before hours of work.
-
-    Args:
-        dataset: with boxes.
-        rows: which images.
-
-    Raises:
-        DatasetError: an image cannot be read, or is not as large as its annotation says.
-    """
-    for row in rows:
-        plan = ExamplePlan.of(dataset, row)
-        try:
-            _, (height, width) = dataset.source.read(row).decode_reduced(1, least_side=1)
-        except BadImage as bad:
-            raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
-        plan.check(height, width)
-
-
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
     """Read an image and its detection targets.
 
@@ -111,7 +79,10 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     except BadImage as bad:
         raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
     height, width = pixels.shape[:2]
-    plan.check(height, width)
+    if plan.size[0] and plan.size != (height, width):
+        problem = f"the image has {width} x {height} pixels, its annotation says {plan.size[1]} x {plan.size[0]}"
+        remedy = "Check whether the image was resized or rotated: boxes are in its pixels."
+        raise DatasetError(plan.name, problem, remedy)
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
     if plan.objects is None:
@@ -150,7 +121,7 @@ Encoded = dict[str, Any]
 """A mask as run lengths."""
 
 
-def require_pycocotools(why: str) -> None:
+def require_pycocotools() -> None:
     """Check that pycocotools is installed.
 
     Raises:
@@ -159,7 +130,7 @@ def require_pycocotools(why: str) -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "Run `pip install pycocotools`.") from error
+        raise ConfigError("evaluate detection", "needs pycocotools", "Run `pip install pycocotools`.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:

@@ -18,11 +18,9 @@ from pydantic import BaseModel, NonNegativeFloat, ValidationError
 from labelkit.data.datasets import (
     IGNORE,
     SPLIT_WORDS,
-    FileMasks,
     ImageDataset,
     ListedObjects,
     Objects,
-    class_table,
     find_outside_box,
     no_objects,
     splits_in_order,
@@ -137,7 +135,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
-    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
+    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64))
     names = tuple(first.categories[category] for category in sorted(first.categories))
     return replace(dataset, objects=objects, object_classes=names)
 
@@ -209,32 +207,28 @@ def has_masks(root: Path) -> bool:
     return bool(_parts(root))
 
 
-def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
+def load_mask_folder(root: Path) -> ImageDataset:
     """List a folder of images and masks as a segmentation data set.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with numbers of classes in 8 bits.
-    ``classes.txt`` names class i in line i + 1; a line ``-`` is a value to ignore, as 255 always is. Without it,
-    classes are 0 to the largest value, and all masks are read once to find it.
+    ``classes.txt`` names class i in line i + 1; a line ``-`` is a value to ignore, as 255 always is.
 
     Raises:
-        DatasetError: no images, a folder that cannot be listed, an image without mask, or a mask that is none.
+        DatasetError: no images, a folder that cannot be listed, an image without mask, or no list of classes.
     """
     parts = _parts(root)
     split_names = tuple(dict.fromkeys(split for split, _ in parts if split))
     listed = [
         Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
         for split, prefix in parts
-        for name in walk_images(root / f"{prefix}images", follow_links=follow_links)
+        for name in walk_images(root / f"{prefix}images")
     ]
     name = root.resolve().name
     remedy = f"Put images and masks into {root}."
     dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
     meaning, classes = _classes(root)
     remedy = "Add the masks, or remove the images."
-    dataset = attach_masks(dataset, _mask_of, meaning or {i: i for i in range(IGNORE)}, classes, remedy)
-    if meaning:
-        return dataset
-    return _with_counted_classes(dataset)
+    return attach_masks(dataset, _mask_of, meaning, classes, remedy)
 
 
 def _parts(root: Path) -> list[tuple[str, str]]:
@@ -252,10 +246,11 @@ def _mask_of(name: str) -> str:
 
 
 def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return what the values mean and the names of the classes; nothing if there is no list."""
+    """Return what the values mean, and the names of the classes."""
     path = root / CLASS_LIST
     if not path.is_file():
-        return {}, ()
+        remedy = f"Write the name of class i into line i + 1; {_NO_CLASS} for a value to ignore."
+        raise DatasetError(str(path), "is missing: it names the values of the masks", remedy)
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):
@@ -266,19 +261,3 @@ def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
         )
     number = {name: i for i, name in enumerate(names)}
     return {value: number.get(line, IGNORE) for value, line in enumerate(lines)}, names
-
-
-def _with_counted_classes(dataset: ImageDataset) -> ImageDataset:
-    masks = dataset.masks
-    assert isinstance(masks, FileMasks)
-    largest = 0
-    for row in range(len(dataset)):
-        values = masks.read(row)
-        largest = max(largest, int(np.max(values, initial=0, where=values != IGNORE)))
-    meaning = {i: i for i in range(largest + 1)}
-    return replace(
-        dataset,
-        masks=FileMasks(masks.root, masks.files, class_table(meaning)),
-        mask_classes=tuple(str(i) for i in meaning),
-        notes=(f"no {CLASS_LIST}: classes are 0 to {largest}, the largest value in its masks",),
-    )

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelkit.data.archives import expand_shards, is_shards
-from labelkit.data.datasets import ImageDataset, LimitedSource
-from labelkit.data.decode import MAX_PIXELS
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
@@ -51,8 +50,6 @@ def load_dataset(
     any_classes: bool = True,
     label_column: str | None = None,
     exclude: Sequence[str] = (),
-    follow_links: bool = False,
-    max_pixels: float = MAX_PIXELS,
 ) -> ImageDataset:
     """List the images of a named data set, a folder, a CSV file, or archives.
 
@@ -63,25 +60,18 @@ def load_dataset(
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
-        label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
-        exclude: patterns of what to leave out; see `labelkit.data.folders.exclusion_reason`.
-        follow_links: list what links to folders lead to, in a folder.
-        max_pixels: width times height of the largest image that is read.
+        label_column: column of the labels in a CSV or Parquet file.
+        exclude: patterns of what to leave out of a folder or of tar archives; see
+            `labelkit.data.folders.exclusion_reason`. Lists, such as a CSV, have what they name.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
     """
-    if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
+    if label_column is not None and not name_or_path.lower().endswith((".parquet", ".csv")):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
-    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
-    if exclude:
-        from labelkit.data.folders import exclude_images
-
-        dataset = exclude_images(dataset, exclude)
-        if not any("excluded" in note for note in dataset.notes):
-            dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing is called so"))
-    if max_pixels != MAX_PIXELS:
-        dataset = replace(dataset, source=LimitedSource(dataset.source, max_pixels))
+    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
+    if exclude and not any("excluded" in note for note in dataset.notes):
+        dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing was excluded"))
     return dataset
 
 
@@ -92,7 +82,6 @@ def _load(
     any_classes: bool,
     label_column: str | None,
     exclude: Sequence[str],
-    follow_links: bool,
 ) -> ImageDataset:
     spec = DATASETS.get(name_or_path)
     if spec is not None:
@@ -107,7 +96,7 @@ def _load(
             return load_parquet(files, _name_of_files(name_or_path), label_column)
         from labelkit.data.archives import load_tars
 
-        return load_tars(files, _name_of_files(name_or_path), label_column, exclude=exclude)
+        return load_tars(files, _name_of_files(name_or_path), exclude=exclude)
     if is_address(name_or_path):
         from labelkit.data.folders import load_remote_folder
 
@@ -122,8 +111,8 @@ def _load(
         if has_instances(path):
             return load_coco_folder(path)
         if has_masks(path):
-            return load_mask_folder(path, follow_links=follow_links)
-        return load_folder(path, any_classes=any_classes, exclude=exclude, follow_links=follow_links)
+            return load_mask_folder(path)
+        return load_folder(path, any_classes=any_classes, exclude=exclude)
     if path.suffix.lower() != ".csv" or not path.is_file():
         raise DatasetError(
             name_or_path,
@@ -147,13 +136,6 @@ _GENERATED: Final[dict[str, Any]] = {
     "license": "CC0",
     "reader": "named.generated:read_generated",
     "made": "drawn when first read and kept in the user's cache, nothing to fetch",
-}
-_VOC_2007: Final[dict[str, Any]] = {
-    "source_url": "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
-    "license": "no license stated by its authors; photos by users of Flickr",
-    "num_images": {"train": Count(5_011), "test": Count(4_952)},
-    "folders": ("VOCdevkit/VOC2007", "VOC2007"),
-    "archives": ("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
 }
 _IMAGENET: Final[dict[str, Any]] = {
     "files": ("train/", "val/"),
@@ -479,20 +461,15 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             "https://cocodataset.org/#download and unpack them in coco/ in",
         ),
         DatasetSpec(
-            name="voc_2007",
-            summary="9,963 photos, boxes of objects of 20 classes (PASCAL VOC 2007, detection)",
-            purpose="object detection at a small size",
-            **_VOC_2007,
-            reader="named.masks:read_voc_2007",
-            num_object_classes=20,
-            files=("ImageSets/Main/trainval.txt", "ImageSets/Main/test.txt", "Annotations/", "JPEGImages/"),
-        ),
-        DatasetSpec(
             name="voc_2007_classes",
             summary="9,963 photos, each with some of 20 classes (PASCAL VOC 2007, classification)",
             purpose="classification of several classes in an image, by average precision",
-            **_VOC_2007,
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
+            license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2007_classes",
+            num_images={"train": Count(5_011), "test": Count(4_952)},
+            folders=("VOCdevkit/VOC2007", "VOC2007"),
+            archives=("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
             files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
         ),
         DatasetSpec(

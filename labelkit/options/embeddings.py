@@ -18,7 +18,7 @@ _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
 #: Options that say how images are read and seen, and mean nothing for rows.
 _OF_IMAGES = (
-    "data_root", "exclude", "follow_links", "max_pixels", "download", "max_bad", "strict",
+    "data_root", "exclude", "download", "max_bad", "strict",
     "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
     "augmentation", "shift_px", "noise", "dropout", "views", "grad_from_block", "train_stem", "linear_probe",
     "freeze_stages", "reuse_frozen", "pretext_steps",

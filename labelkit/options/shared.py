@@ -48,7 +48,7 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = _LABELS(
         None,
-        "Column with the labels in --labels FILE, or in the CSV, Parquet or .json files of --dataset; "
+        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset; "
         "default: label, class or category.",
     )
 
@@ -112,19 +112,14 @@ class DatasetOptions(StageConfig):
 class ListingOptions(StageConfig):
     """Options for listing images in folders or files."""
 
+    constants: ClassVar[Mapping[str, object]] = {"max_pixels": 250e6}
+    retired_fields: ClassVar[frozenset[str]] = frozenset({"follow_links"})
+
     exclude: tuple[str, ...] = _DATA(
         (),
         "Skip images and folders whose name matches one of these comma-separated patterns, such as "
         "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
         before=[],
-    )
-    follow_links: bool = _DATA(False, "Follow symbolic links to folders.", before=False)
-    max_pixels: float = _DATA(
-        250e6,
-        "Maximum image size, width times height. Images above 64 megapixels are reduced by a factor of 2, "
-        "4, ... before the network sees them.",
-        gt=0,
-        before=250e6,
     )
 
     def listing(self) -> dict[str, Any]:

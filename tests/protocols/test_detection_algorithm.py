@@ -1,4 +1,4 @@
-"""Average precision: VOC's by hand and by loops, COCO's by its official code on files."""
+"""Average precision by COCO's official code on files."""
 
 from __future__ import annotations
 
@@ -11,58 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.evaluate.detection import score_detections, true_objects
+from labelkit.commands.evaluate.detection import true_objects
+from labelkit.data.object_images import coco_scores
 from labelkit.data.region_folders import load_coco_folder
-from labelkit.protocols.detection.average_precision import average_precision, iou, voc_hits, voc_scores
 from tests.miniature_sets import GRAY, put
-
-SQUARES = np.array([[0.0, 0, 10, 10], [20, 20, 30, 30], [40, 0, 50, 10]])
-
-
-def _boxes(
-    rows: list[tuple[int, np.ndarray[Any, Any], float]], ignored: tuple[int, ...] = (), label: int = 0
-) -> list[dict[str, Any]]:
-    return [
-        {"image": image, "label": label, "box": box, "score": sure, "ignored": place in ignored}
-        for place, (image, box, sure) in enumerate(rows)
-    ]
-
-
-def test_overlaps_are_shares_of_what_two_boxes_cover() -> None:
-    others = np.array([[5.0, 0, 15, 10], [10, 10, 20, 20], [0, 0, 10, 10]])
-    assert iou(SQUARES[0], others).tolist() == pytest.approx([50 / 150, 0, 1])
-
-
-def test_a_ranking_by_hand_has_the_precision_of_both_rules() -> None:
-    # 3 boxes; right, wrong, right: recalls 1/3, 1/3, 2/3 with precisions 1, 1/2, 2/3
-    hits = np.array([True, False, True])
-    assert average_precision(hits, 3, eleven_points=False) == pytest.approx(1 / 3 + 2 / 9)
-    # recalls of 0 to 0.3 have 1, those of 0.4 to 0.6 have 2/3, the other four nothing
-    assert average_precision(hits, 3, eleven_points=True) == pytest.approx((4 + 3 * 2 / 3) / 11)
-    # 3 of 10 boxes reach the point 0.3, although 0.3 has no exact number
-    assert average_precision(np.ones(3, bool), 10, eleven_points=True) == pytest.approx(4 / 11)
-    assert average_precision(np.ones(3, bool), 3, eleven_points=True) == 1
-    assert average_precision(np.zeros(0, bool), 3, eleven_points=False) == 0
-    assert math.isnan(average_precision(hits, 0, eleven_points=False))
-
-
-def test_a_box_is_found_once_by_the_surest_and_difficult_ones_count_for_nothing() -> None:
-    truth = _boxes([(0, SQUARES[0], 1), (0, SQUARES[1], 1), (1, SQUARES[0], 1)], ignored=(1,))
-    found = _boxes(
-        [(0, SQUARES[0], 0.3), (0, SQUARES[0], 0.9), (0, SQUARES[1], 0.8), (1, SQUARES[2], 0.7), (1, SQUARES[0], 0.1)]
-    )
-    hits, wanted = voc_hits(truth, found)
-    # in order: right; difficult, left out; wrong place; found already; right
-    assert (hits.tolist(), wanted) == ([True, False, False, True], 2)
-
-
-def test_classes_without_boxes_are_left_out_of_the_mean() -> None:
-    full, other = (_boxes([(0, SQUARES[0], 1)], label=label) for label in (0, 1))
-    scores, per_class = voc_scores(full, full + other, 2)
-    assert scores == {"ap50_11_point": 1.0, "ap50": 1.0}
-    assert per_class[0] == 1
-    assert math.isnan(per_class[1])
-    assert math.isnan(voc_scores([], full, 1)[0]["ap50"])
 
 
 def _official(folder: Path, results: list[dict[str, Any]], kind: str) -> list[float]:
@@ -125,7 +77,7 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         for image, own, box, sure, runs in results
     ]
 
-    ours = score_detections(dataset, true_objects(dataset, rows, masks=True), found, len(rows), masks=True)
+    truth, sizes = true_objects(dataset, rows, masks=True), {"num_images": len(rows), "num_classes": 3}
 
     boxes = [
         {
@@ -138,13 +90,11 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         {"image_id": image, "category_id": own, "score": sure, "segmentation": runs}
         for image, own, _, sure, runs in results
     ]
-    for part, kind, entries in (("box", "bbox", boxes), ("mask", "segm", shapes)):
+    for kind, entries in (("bbox", boxes), ("segm", shapes)):
         expected = [value if value >= 0 else math.nan for value in _official(tmp_path, entries, kind)]
-        assert list(ours[part][0].values()) == pytest.approx(expected, nan_ok=True, abs=1e-12)
-        assert 0 < ours[part][0]["ap50"] <= 1
+        scores, per_class = coco_scores(truth, found, **sizes, masks=kind == "segm")
+        assert list(scores.values()) == pytest.approx(expected, nan_ok=True, abs=1e-12)
+        assert 0 < scores["ap50"] <= 1
         # the mean of the classes that have objects is the score of all
-        assert np.nanmean(ours[part][1]) == pytest.approx(ours[part][0]["ap"])
-    assert (
-        score_detections(dataset, true_objects(dataset, rows, masks=False), [], len(rows), masks=False)["box"][0]["ap"]
-        == 0
-    )
+        assert np.nanmean(per_class) == pytest.approx(scores["ap"])
+    assert coco_scores(true_objects(dataset, rows, masks=False), [], **sizes, masks=False)[0]["ap"] == 0

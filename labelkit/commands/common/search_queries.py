@@ -17,7 +17,6 @@ from labelkit.commands.common.embeddings import check_features, check_rows, zero
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.onnx_session import can_skip_torch, onnx_embeddings
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import is_folder, is_there
 from labelkit.errors import ConfigError, DatasetError, Mismatch
@@ -81,7 +80,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
         return load_dataset(str(query), data_root=query, **listing)
     if not is_there(query):
         raise DatasetError(str(query), "does not exist", "Pass an image file, a folder of images, or a store.")
-    return one_image(query, listing.get("max_pixels", MAX_PIXELS))
+    return one_image(query)
 
 
 def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:

@@ -18,25 +18,20 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Counts of one data set's images and classes, compared with the published ones.
+    """What is there of one data set, compared with the published numbers.
 
     Attributes:
         state: ``whole`` if every count is the published one, ``absent`` if nothing is there.
         folder: the set's folder, if it lies in one and can be listed.
-        found: images of each split; splits that could not be counted are left out.
-        num_classes: classes found, ``None`` if they could not be counted.
+        found: images of each split, and ``classes``, ``mask_classes``, ``object_classes``; empty if the set cannot be
+            listed.
         fault: what is wrong and what to do; ``None`` for a whole set.
-        num_mask_classes: classes of pixels found, likewise.
-        num_object_classes: classes of objects found, likewise.
     """
 
     state: Literal["whole", "incomplete", "absent"]
     folder: Path | None
     found: Mapping[str, int]
-    num_classes: int | None
     fault: DatasetError | None
-    num_mask_classes: int | None = None
-    num_object_classes: int | None = None
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
@@ -47,35 +42,33 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     """
     try:
         dataset = spec.load(data_root)
-    except DatasetAbsent as absent:
-        return Inventory("absent", None, {}, None, absent)
-    except DatasetIncomplete as incomplete:
-        return Inventory("incomplete", None, incomplete.found, incomplete.num_classes, incomplete)
-    except DatasetError as damaged:
-        return Inventory("incomplete", None, {}, None, damaged)
+    except DatasetError as error:
+        return Inventory("absent" if isinstance(error, DatasetAbsent) else "incomplete", None, {}, error)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
-    num_classes, num_mask_classes = len(dataset.class_names), len(dataset.mask_classes)
-    num_object_classes = len(dataset.object_classes)
     problems = []
     if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
-    for what, expected, there in (
-        ("classes", spec.num_classes, num_classes),
-        ("classes of pixels", spec.num_mask_classes, num_mask_classes),
-        ("classes of objects", spec.num_object_classes, num_object_classes),
-    ):
-        if there != expected:
-            problems.append(f"expected {expected:,} {what}, found {there:,}")
+    classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
+    for (key, (what, expected)), names in zip(_classes(spec).items(), classes, strict=True):
+        found[key] = len(names)
+        if len(names) != expected:
+            problems.append(f"expected {expected:,} {what}, found {len(names):,}")
     if not problems:
-        return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes, num_object_classes)
-    fault = DatasetIncomplete(
-        str(dataset.root or spec.name),
-        "; ".join(problems),
-        "Download the data set again to get the published version; the existing files are consistent and can be used.",
-        found=found,
-        num_classes=num_classes,
+        return Inventory("whole", dataset.root, found, None)
+    remedy = (
+        "Download the data set again to get the published version; the existing files are consistent and can be used."
     )
-    return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes, num_object_classes)
+    fault = DatasetIncomplete(str(dataset.root or spec.name), "; ".join(problems), remedy)
+    return Inventory("incomplete", dataset.root, found, fault)
+
+
+def _classes(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
+    """Return the name and the published number of each kind of classes."""
+    return {
+        "classes": ("classes", spec.num_classes),
+        "mask_classes": ("classes of pixels", spec.num_mask_classes),
+        "object_classes": ("classes of objects", spec.num_object_classes),
+    }
 
 
 _SOURCE_COLUMNS = ("name", "source", "license", "layout")
@@ -138,9 +131,10 @@ def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
             }
             for split, count in spec.num_images.items()
         },
-        "classes": {"expected": spec.num_classes, "found": inventory.num_classes},
-        "mask_classes": {"expected": spec.num_mask_classes, "found": inventory.num_mask_classes},
-        "object_classes": {"expected": spec.num_object_classes, "found": inventory.num_object_classes},
+        **{
+            key: {"expected": expected, "found": inventory.found.get(key)}
+            for key, (_, expected) in _classes(spec).items()
+        },
         "old_classes": None if classes is None else len(classes.old_classes),
         "new_classes": None if classes is None else len(classes.new_classes),
         "class_list_source": None if classes is None else classes.source,
@@ -155,9 +149,7 @@ def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
         inventory.state,
         images if inventory.found else None,
         " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
-        _of(inventory.num_classes, spec.num_classes),
-        _of(inventory.num_mask_classes, spec.num_mask_classes),
-        _of(inventory.num_object_classes, spec.num_object_classes),
+        *(_of(inventory.found.get(key), expected) for key, (_, expected) in _classes(spec).items()),
         spec.purpose,
     )
 
@@ -171,13 +163,8 @@ def _of(found: int | None, expected: int) -> Cell:
 def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
     rows: list[tuple[Cell, Cell, Cell]] = [
         ("state", None, inventory.state),
-        *(
-            (f"{split} images", str(count), _count_text(inventory.found.get(split)))
-            for split, count in spec.num_images.items()
-        ),
-        ("classes", f"{spec.num_classes:,}", _count_text(inventory.num_classes)),
-        ("classes of pixels", f"{spec.num_mask_classes:,}", _count_text(inventory.num_mask_classes)),
-        ("classes of objects", f"{spec.num_object_classes:,}", _count_text(inventory.num_object_classes)),
+        *((f"{split} images", str(count), inventory.found.get(split)) for split, count in spec.num_images.items()),
+        *((what, expected, inventory.found.get(key)) for key, (what, expected) in _classes(spec).items()),
         ("folder", spec.layout, inventory.folder),
         ("what it is", None, spec.summary),
         ("for", None, spec.purpose),
@@ -189,7 +176,3 @@ def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
         halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
         rows.append(("old and new classes", halves, classes.source))
     return Table(spec.name, ("what", "expected", "found"), rows)
-
-
-def _count_text(count: int | None) -> str | None:
-    return None if count is None else f"{count:,}"

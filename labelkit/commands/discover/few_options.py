@@ -96,12 +96,10 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     """Options of ``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_points": 5000,
-        "generation": None,
-    }
+    constants: ClassVar[Mapping[str, object]] = {"max_points": 5000, "generation": None, "map": None}
+    retired_fields: ClassVar[frozenset[str]] = frozenset({"projection", "seed"})
 
-    index: Path | None = _STORE(None, "Store in which the images were discovered; --map needs it.", aliases=["--store"])
+    index: Path | None = _STORE(None, "Store in which the images were discovered.", aliases=["--store"])
     result: str | None = _STORE(
         None,
         "Result from discover snowball or discover lmcs; default: the store's only such result.",
@@ -112,14 +110,9 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
         "CSV with columns path,label,score,rank,round to show instead of --result: a table written by "
         "discover, or discovered.csv from a training run, of which the last generation is shown.",
     )
-    out: Path | None = _OUTPUT(None, "PNG for the contact sheet: a block per class, best rank first.", makes="png")
-    map: Path | None = _OUTPUT(
-        None, "PNG for a 2-D map: labeled, discovered and other images after each round.", makes="png"
-    )
+    out: Path = _OUTPUT(..., "PNG for the contact sheet: a block per class, best rank first.", makes="png")
     num_images: int = _IMAGES(10, "Number of images per class.", ge=1)
     classes: tuple[str, ...] | None = _IMAGES(None, "Only these classes, comma-separated.")
-    projection: Literal["pca", "tsne"] = _OUTPUT("pca", "Projection of the map: principal components, or t-SNE.")
-    seed: int = _OUTPUT(0, "Random seed.", ge=0)
 
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:

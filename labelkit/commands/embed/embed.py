@@ -39,7 +39,6 @@ from labelkit.data.datasets import (
     FileSource,
     ImageDataset,
     ImageSource,
-    LimitedSource,
     SelectedSource,
     select_source,
 )
@@ -383,8 +382,6 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
-        if isinstance(dataset.source, LimitedSource):
-            source = replace(dataset.source, source=source)
     current_progress().message("the images changed since this run began: the original list is embedded")
     n = len(ids)
     return replace(

@@ -1,4 +1,4 @@
-"""Judge a backbone by a detector that is trained on it: boxes and masks of objects, scored as COCO or VOC does."""
+"""Judge a backbone by a detector that is trained on it: boxes and masks of objects, scored as COCO does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from labelkit.data.object_images import (
     HAVE_BOXES,
     SCORES,
     ExamplePlan,
-    check_sizes,
     coco_scores,
     encode_mask,
     encode_outline,
@@ -44,7 +43,6 @@ from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
-from labelkit.protocols.detection.average_precision import voc_scores
 from labelkit.protocols.detection.detector import DetectionBackbone, build_detector, keep_statistics
 from labelkit.training.devices import Runtime
 
@@ -236,7 +234,6 @@ def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
     return [image.to(runtime.device).float().div_(255) for image in images]
 
 
-_VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
 
@@ -259,15 +256,12 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
             "--detector", f"{config.dataset} has boxes without masks, but {config.detector} needs both",
             "Use --detector faster-rcnn.",
         )  # fmt: skip
-    if masks or dataset.objects.scoring == "coco":
-        require_pycocotools("reading outlines" if masks else "scoring by COCO's rules")
+    require_pycocotools()
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
     check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
-    with current_progress().task("check sizes of images", total=None):
-        check_sizes(dataset, [*rows.train_rows.tolist(), *rows.eval_rows.tolist()])
     updates = Updates.for_images(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
@@ -275,8 +269,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
         workers = config.num_workers or 0
         found = detect(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
-        for part, scores in score_detections(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
-            parts.setdefault(part, []).append(scores)
+        sizes = {"num_images": len(rows.eval_rows), "num_classes": len(dataset.object_classes)}
+        for part in ("box", "mask")[: 1 + masks]:
+            parts.setdefault(part, []).append(coco_scores(truth, found, **sizes, masks=part == "mask"))
     return _result(config, dataset, rows, updates, model, parts)
 
 
@@ -324,31 +319,6 @@ def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool)
     return entries
 
 
-def score_detections(
-    dataset: ImageDataset, truth: Entries, found: Entries, num_images: int, *, masks: bool
-) -> dict[str, Scores]:
-    """Score detections by the rules of the data set, COCO's or VOC's.
-
-    Args:
-        dataset: says which rules, and the classes.
-        truth: see ``labelkit.data.object_images.coco_scores``.
-        found: likewise.
-        num_images: that were looked at.
-        masks: score masks, too.
-
-    Returns:
-        scores, and those of every class, of ``box`` and perhaps ``mask``.
-    """
-    assert dataset.objects is not None
-    num_classes = len(dataset.object_classes)
-    if dataset.objects.scoring == "voc":
-        return {"box": voc_scores(truth, found, num_classes)}
-    return {
-        part: coco_scores(truth, found, num_images=num_images, num_classes=num_classes, masks=part == "mask")
-        for part in ("box", "mask")[: 1 + masks]
-    }
-
-
 def _result(
     config: EvaluateDetectionConfig,
     dataset: ImageDataset,
@@ -357,10 +327,8 @@ def _result(
     model: EmbeddingNetwork,
     parts: Mapping[str, Sequence[Scores]],
 ) -> SimpleResult:
-    assert dataset.objects is not None
-    names = SCORES if dataset.objects.scoring == "coco" else _VOC_SCORES
     means = {
-        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in names}
+        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
         for part, seeds in parts.items()
     }
     per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
@@ -376,7 +344,7 @@ def _result(
             "dataset": dataset.name,
             "digest": dataset.digest(),
             "object_classes": list(dataset.object_classes),
-            "scoring": dataset.objects.scoring,
+            "scoring": "coco",
         },
         "protocol": _protocol(config, dataset, rows, updates),
     }
@@ -386,15 +354,12 @@ def _result(
     title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in names)] for part, own in means.items()]
-    tables = [Table(title, ["of", *(_HEADERS[name] for name in names)], lines)]
+    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in SCORES)] for part, own in means.items()]
+    tables = [Table(title, ["of", *_HEADERS], lines)]
     return SimpleResult(values, made, tuple(tables))
 
 
-_HEADERS = {
-    "ap": "AP", "ap50": "AP50", "ap75": "AP75", "ap_small": "AP small", "ap_medium": "AP medium",
-    "ap_large": "AP large", "ap50_11_point": "AP50, 11 points",
-}  # fmt: skip
+_HEADERS = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
 
 
 def _protocol(

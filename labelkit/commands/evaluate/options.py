@@ -469,7 +469,7 @@ class EvaluateDetectionConfig(
 
     dataset: str = _DATA(
         "coco_2017",
-        "Data set with boxes: coco_2017, voc_2007, or a folder with "
+        "Data set with boxes: coco_2017, or a folder with "
         "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
         "images/).",
     )

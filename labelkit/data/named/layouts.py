@@ -237,8 +237,6 @@ def list_files(
             str(root),
             f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
             remedy,
-            found=found_of,
-            num_classes=len(class_names),
         )
     return numbered_listing(
         name,
@@ -281,7 +279,6 @@ def attach_masks(
             str(root),
             f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}",
             remedy,
-            num_classes=0,
         )
     return replace(dataset, masks=FileMasks(root, files, class_table(meaning)), mask_classes=tuple(mask_classes))
 

@@ -115,16 +115,6 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     """
     names = benchmark_classes(spec.name).folder_names
     files = {split: list_class_folders(root / split, frozenset(names)) for split in spec.num_images}
-    for split, classes in files.items():
-        if missing := [name for name in names if not classes.get(name)]:
-            raise DatasetIncomplete(
-                str(root / split),
-                f"expected {len(names):,} class folders with images, found {len(names) - len(missing):,}; "
-                f"missing: {abbreviate_names(missing)}",
-                f"Unpack each archive into a folder of its name, <wnid>/. {spec.remedy(root.parent)}",
-                found={part: sum(len(files[part].get(name, ())) for name in names) for part in files},
-                num_classes=len(names) - len(missing),
-            )
     return _class_folders(spec, root, files, names)
 
 
@@ -133,18 +123,6 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
     train, val = files.values()
     names = sorted_by_bytes(name for name, images in train.items() if images)
-    if len(names) != spec.num_classes:
-        empty = sorted(name for name, images in train.items() if not images)
-        raise DatasetIncomplete(
-            str(root / "small-train"),
-            f"expected {spec.num_classes} class folders with images, found {len(names)}; "
-            f"empty: {abbreviate_names(empty) or 'none'}",
-            spec.remedy(root.parent),
-            found={
-                split: sum(map(len, part.values())) for split, part in zip(spec.num_images, (train, val), strict=True)
-            },
-            num_classes=len(names),
-        )
     if extra := sorted(set(val) - set(names)):
         raise ValueError(f"small-validation has classes that small-train does not have: {abbreviate_names(extra)}")
     return _class_folders(spec, root, files, names)
@@ -159,15 +137,6 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     """
     names = sorted(filter(None, read_lines(root / "wnids.txt")))
     rank = {name: i for i, name in enumerate(names)}
-    missing = [name for name in names if not (root / "train" / name / "images").is_dir()]
-    if missing or len(names) != spec.num_classes:
-        raise DatasetIncomplete(
-            str(root / "train"),
-            f"expected {spec.num_classes} class folders with images/, found {len(names) - len(missing)}"
-            + (f"; missing: {abbreviate_names(missing)}" if missing else ""),
-            spec.remedy(root.parent),
-            num_classes=len(names) - len(missing),
-        )
     rows = [
         Listed(f"train/{name}/images/{file}", label, 0)
         for name, label in rank.items()
@@ -176,7 +145,7 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     for line in filter(None, read_lines(root / "val/val_annotations.txt")):
         file, name, *_ = line.split("\t")
         rows.append(Listed(f"val/images/{file}", rank[name], 1))
-    _refuse_other_counts(spec, root, rows, len(names))
+    _refuse_other_counts(spec, root, rows)
     return list_set(spec, root, rows, names)
 
 
@@ -220,17 +189,17 @@ def _class_folders(
         for file in classes.get(name, ())
     ]
     rows.sort(key=lambda row: row.sample_id)  # published splits are drawn in this order
-    _refuse_other_counts(spec, root, rows, len(names))
+    _refuse_other_counts(spec, root, rows)
     return list_set(spec, root, rows, names)
 
 
-def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed], num_classes: int) -> None:
+def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
     """Reject folders, which no list can be compared with, that have another number of images than published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):
         problem = compare_counts(found, spec.num_images)
-        raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent), found=found, num_classes=num_classes)
+        raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
 
 
 def _first_there(root: Path, names: Sequence[str]) -> Path:

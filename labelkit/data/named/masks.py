@@ -1,4 +1,4 @@
-"""Sets whose images have masks in files of their own, or boxes (PASCAL VOC), from their official files.
+"""Sets whose images have masks in files of their own, or several classes (PASCAL VOC), from their official files.
 
 Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
-from xml.etree import ElementTree
 
 import numpy as np
 
 from labelkit.data.datasets import (
     IGNORE,
     ImageDataset,
-    ListedObjects,
-    Objects,
-    find_outside_box,
-    no_objects,
     sorted_by_bytes,
 )
 from labelkit.data.named.layouts import (
@@ -32,7 +27,6 @@ from labelkit.data.named.layouts import (
     read_lines,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
-from labelkit.files import read_bytes
 
 CAMVID_CLASSES: Final = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
@@ -174,59 +168,7 @@ def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 _CLASSES: Final = VOC_CLASSES[1:]  # without background
-_MAX_XML_BYTES: Final = 1 << 20
-_SIDES: Final = ("xmin", "ymin", "xmax", "ymax")
 _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as difficult
-
-
-def read_voc_2007(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 with object boxes, in splits ``train`` (the official trainval) and ``test``.
-
-    Difficult objects are ignored: neither learned nor missed.
-    """
-    rows = [
-        Listed(f"JPEGImages/{name}.jpg", -1, split)
-        for split, need in enumerate(spec.needs[:2])
-        for name in read_lines(root / need[0])
-        if name
-    ]
-    dataset = list_set(spec, root, rows)
-    found = [_read_xml(root / "Annotations" / f"{Path(name).stem}.xml") for name in dataset.sample_ids]
-    if not any(len(objects) for objects, _ in found):
-        raise DatasetError(str(root / "Annotations"), "have no boxes", "Unpack the archives again.")
-    objects = ListedObjects(
-        tuple(objects for objects, _ in found), np.array([size for _, size in found], np.int64), "voc"
-    )
-    return replace(dataset, objects=objects, object_classes=_CLASSES)
-
-
-def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
-    """Return the objects of an image, and its height and width."""
-    try:
-        tree = ElementTree.fromstring(read_bytes(path, _MAX_XML_BYTES))
-        size = tuple(int(tree.findtext(f"size/{side}", "0") or 0) for side in ("height", "width"))
-        entries = tree.findall("object")
-        names = [entry.findtext("name", "").strip() for entry in entries]
-        boxes = [[float(entry.findtext(f"bndbox/{side}", "")) for side in _SIDES] for entry in entries]
-    except OSError as error:
-        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack the archives again.") from error
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DatasetError(str(path), f"is damaged: {error}", "Unpack the archives again.") from error
-    if unknown := set(names) - set(_CLASSES):
-        problem = f"has an object of class {min(unknown)!r}, which is not a VOC class"
-        raise DatasetError(str(path), problem, "Unpack it again.")
-    if not boxes:
-        return no_objects(), (size[0], size[1])
-    # pixels are counted from 1, and a box has its last ones inside
-    corners = np.array(boxes, dtype=np.float64) - (1, 1, 0, 0)
-    outside = find_outside_box(corners, (size[0], size[1]))
-    if outside is not None:
-        problem = f"object {outside + 1} lies mostly outside its image of {size[1]} x {size[0]} pixels"
-        raise DatasetError(str(path), problem, "Unpack the archives again.")
-    labels = np.array([_CLASSES.index(name) for name in names], np.int64)
-    difficult = np.array([entry.findtext("difficult", "0").strip() == "1" for entry in entries])
-    areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    return Objects(corners, labels, difficult, areas), (size[0], size[1])
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:

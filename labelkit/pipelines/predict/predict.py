@@ -26,7 +26,7 @@ from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
-from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
+from labelkit.data.datasets import FileSource, ImageDataset, sorted_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -167,7 +167,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
-            _as_dataset(photos, config.max_pixels),
+            _as_dataset(photos),
             store,
             checkpoint=config.checkpoint,
             device=config.device,
@@ -207,7 +207,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
             if not is_folder(entry):
                 yield entry
                 continue
-            names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
+            names = sorted_by_bytes(walk_images(entry, exclude=config.exclude))
             if not names:
                 raise DatasetError(str(entry), "contains no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
@@ -221,7 +221,7 @@ def _lines() -> list[str]:
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
 
 
-def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
+def _as_dataset(photos: list[Path]) -> ImageDataset:
     """List photos, wherever they are; their ids are the paths as they were given."""
     ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
     none = np.full(len(ids), -1)
@@ -234,7 +234,7 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
         class_names=(),
         splits=none.astype(np.int16),
         split_names=(),
-        source=LimitedSource(FileSource(Path(), ids), max_pixels),
+        source=FileSource(Path(), ids),
     )
 
 

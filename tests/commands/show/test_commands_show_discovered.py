@@ -1,4 +1,4 @@
-"""``labelkit show discovered``: sheets and maps of results and tables, and what can go wrong."""
+"""``labelkit show discovered``: sheets of results and tables, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from labelkit.commands.discover.few import discover_snowball
 from labelkit.commands.discover.few_options import DiscoverSnowballConfig
-from labelkit.commands.discover.show_discovered import _panel_rounds
 from labelkit.commands.discover.tables import read_discovered_table
 from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
@@ -73,29 +72,6 @@ def test_sheet_has_a_line_per_class_with_right_and_wrong_marked(labelkit: Any, b
     assert frames(tmp_path / "sheet.png", WRONG) == frames(tmp_path / "sheet.png", RIGHT) == 6
 
 
-@pytest.mark.slow
-def test_map_has_a_panel_for_each_round_and_the_start(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", "--json")
-
-    assert answer.code == 0, answer.err
-    assert answer.json["projection"] == "pca"
-    assert 0 < sum(answer.json["variance_shares"]) < 1
-    with Image.open(tmp_path / "map.png") as picture:
-        assert picture.width == pytest.approx(0.85 * 5.2 * 3 * 120, abs=2)
-
-
-def test_map_of_few_points_and_t_sne(
-    labelkit: Any, store: Path, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.commands.discover.show_discovered._MAX_POINTS", 40)
-    options = ["--projection", "tsne"]
-    answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", *options)
-
-    assert answer.code == 0, answer.err
-    assert "8 undiscovered images are left out of the map" in answer.err  # 48 images
-    assert (tmp_path / "map.png").exists()
-
-
 def test_of_the_table_of_a_training_run_the_last_generation_is_shown(
     labelkit: Any, photos: Path, tmp_path: Path
 ) -> None:
@@ -122,23 +98,12 @@ def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("last", "expected"), [(0, [0]), (3, [0, 1, 2, 3]), (7, list(range(8)))])
-def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[int]) -> None:
-    assert _panel_rounds(last) == expected
-
-
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
         (["--out", "{folder}/s.png"], 2, "--index: is missing. Pass a store with a result, or a CSV with --table"),
-        (
-            ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
-            2,
-            "--map: needs the features of a store",
-        ),
         (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: is missing: without a store"),
         (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
     ],

@@ -97,7 +97,6 @@ def test_images_that_the_list_names_and_that_are_not_there_are_counted(tmp_path:
     assert "missing: images/002.Big_Bee_eater/Big_Bee_eater_0002.jpg, images/003.Crow/Crow_0046.jpg" in text
     assert "and 1 more" in text
     assert "unpack it into" in text
-    assert caught.value.found == {"train": 3, "test": 2}
 
 
 CONTRADICTIONS: list[tuple[str, Callable[[str], str], str]] = [
@@ -202,17 +201,6 @@ def test_imagenet_100_is_cut_from_all_of_imagenet(tmp_path: Path) -> None:
 def test_imagenet_100_is_read_from_a_folder_of_its_classes(tmp_path: Path, folder: str) -> None:
     write_imagenet(tmp_path / folder, imagenet_names(), train=1)
     assert len(miniature("imagenet_100", tmp_path, 100, 100)) == 200
-
-
-def test_missing_and_empty_class_folders_are_named(tmp_path: Path) -> None:
-    names = imagenet_names()
-    write_imagenet(tmp_path / "imagenet", names)
-    shutil.rmtree(tmp_path / "imagenet/train" / names[1])
-    for path in (tmp_path / "imagenet/train" / names[2]).iterdir():
-        path.unlink()
-    problem = f"expected 100 class folders with images, found 98; missing: {names[1]}, {names[2]}"
-    with pytest.raises(DatasetIncomplete, match=problem):
-        load("imagenet_100", tmp_path)
 
 
 def test_a_registered_imagenet_must_have_the_published_number_of_images(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "expected bytes"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]], np.uint8)}, "labels range from 1 to 11"),
         ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
         ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
         ({"y": np.ones((2, 1), np.uint8)}, "has no variable 'X'"),
@@ -103,8 +102,6 @@ def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_pa
 
 def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
-    with pytest.raises(DatasetIncomplete, match="expected 200 class folders with images/, found 3"):
-        load("imagenet_200", tmp_path)
     with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
         replace(TINY, num_images={"train": Count(7), "val": Count(3)}).load(tmp_path)
     put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")

@@ -82,7 +82,7 @@ def test_inventory_counts_classes_of_pixels(
     counts = {split: Count(0) for split in DATASETS[name].num_images}
     root = tmp_path / name
     found = take_inventory(replace(DATASETS[name], num_images=counts), root)
-    assert (found.num_classes, found.num_mask_classes) == (0, num_classes)
+    assert (found.found["classes"], found.found["mask_classes"]) == (0, num_classes)
     assert "expected 0 images" in str(found.fault)
 
 
@@ -125,14 +125,14 @@ def test_a_folder_of_images_and_masks_has_its_classes_from_a_list(tmp_path: Path
     assert dataset.split_names == ()
 
 
-def test_without_a_list_classes_reach_to_the_largest_value(tmp_path: Path) -> None:
-    for split, values in (("train", (0, 1)), ("validation", (3, 255))):
+def test_folders_of_images_and_masks_are_splits_and_need_a_list(tmp_path: Path) -> None:
+    for split, values in (("train", (0, 1)), ("validation", (1, 255))):
         put(tmp_path / split / "images/x.jpg")
         put(tmp_path / split / "masks/x.png", mask_png(values))
-    dataset = load(tmp_path, tmp_path)
-    assert dataset.split_names == ("train", "val")
-    assert dataset.mask_classes == ("0", "1", "2", "3")
-    assert "largest value" in dataset.notes[0]
+    with pytest.raises(DatasetError, match=r"classes\.txt: is missing"):
+        load(tmp_path, tmp_path)
+    put(tmp_path / "classes.txt", "road\ncar\n")
+    assert load(tmp_path, tmp_path).split_names == ("train", "val")
 
 
 # --- masks that cannot be used ---

@@ -14,7 +14,7 @@ from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, 
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
 from PIL import Image
-from tests.miniature_sets import put, write_coco, write_voc_objects
+from tests.miniature_sets import put, write_coco
 
 VAL = "coco/annotations/instances_val2017.json"
 
@@ -112,43 +112,6 @@ def test_a_box_may_pass_the_border_by_less_than_its_half(tmp_path: Path) -> None
     assert dataset.objects is not None
     row = dataset.sample_ids.index("val2017/000000000005.jpg")
     assert dataset.objects.read(row).boxes[0].tolist() == [-3, 120, 17, 132]
-
-
-def test_voc_2007_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: Path) -> None:
-    write_voc_objects(tmp_path / "VOCdevkit/VOC2007")
-    dataset = load_dataset("voc_2007", data_root=tmp_path)
-    assert dataset.split_names == ("train", "test")
-    assert [len(dataset.in_split(split)) for split in dataset.split_names] == [4, 2]
-    assert (len(dataset.object_classes), dataset.object_classes[:2]) == (20, ("aeroplane", "bicycle"))
-    assert dataset.objects is not None
-    objects = dataset.objects.read(len(dataset) - 1)
-    # written as 12 to 27 and 15 to 30, first and last pixel
-    assert objects.boxes.tolist() == [[11, 14, 27, 30]] * 2
-    assert (objects.labels.tolist(), objects.ignored.tolist()) == ([0, 0], [False, True])
-    assert (dataset.objects.scoring, dataset.objects.has_outlines) == ("voc", False)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("<name>bicycle", "<name>zebra", "has an object of class 'zebra', which is not a VOC class"),
-        ("<xmin>12", "<xmin>left", "is damaged: could not convert string to float: 'left'"),
-        ("<xmax>27", "<xmax>127", "object 1 lies mostly outside its image of 64 x 48 pixels"),
-        ("</annotation>", "", "is damaged"),
-    ],
-)
-def test_a_damaged_xml_is_refused_with_its_place(tmp_path: Path, before: str, after: str, said: str) -> None:
-    root = tmp_path / "VOCdevkit/VOC2007"
-    write_voc_objects(root)
-    path = root / "Annotations/000001.xml"
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(DatasetError) as caught:
-        load_dataset("voc_2007", data_root=tmp_path)
-    assert f"000001.xml: {said}" in str(caught.value)
-    path.unlink()
-    with pytest.raises(DatasetError, match=r"000001\.xml: cannot be read"):
-        load_dataset("voc_2007", data_root=tmp_path)
 
 
 @pytest.fixture

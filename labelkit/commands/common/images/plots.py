@@ -39,9 +39,6 @@ _CAPTION = 7
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
 
-# A legend of more classes is larger than the map.
-_MAX_LEGEND = 30
-
 # Wider ranges of numbers are easier to read on a logarithmic axis.
 _LINEAR_RANGE = 12
 
@@ -208,75 +205,6 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     if len(runs) > 1:
         handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
         _draw_legend(figure, handles, 4)
-    return write_figure(path, figure)
-
-
-@dataclass(frozen=True)
-class MapPanel:
-    """Panel of a map plot, with the points discovered so far and those known to be wrong.
-
-    Attributes:
-        title: above it.
-        labels: (n,) int64 class of the points discovered by then, -1 = not discovered.
-        wrong: (n,) bool, of these, those that are known to be wrong.
-    """
-
-    title: str
-    labels: NDArray[np.int64]
-    wrong: NDArray[np.bool_]
-
-
-def write_map_plot(
-    path: Path,
-    points: NDArray[np.float64],
-    given: NDArray[np.int64],
-    panels: Sequence[MapPanel],
-    class_names: Sequence[str],
-    *,
-    axis_names: tuple[str, str],
-) -> Path:
-    """Plot a 2-D map once per panel: unlabeled points pale, labeled and discovered points in color.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        points: (n, 2).
-        given: (n,) int64 class of the points that had a label from the start, -1 = none.
-        panels: one set of axes each.
-        class_names: by number.
-        axis_names: below and beside.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    columns = min(len(panels), 4)
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
-    x, y = points.T
-    colors = [f"C{number % 10}" for number in range(len(class_names))]
-    shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
-    for place, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(lines, columns, place)
-        rest = (given < 0) & (panel.labels < 0)
-        axes.scatter(x[rest], y[rest], s=5, color="0.82", linewidths=0)
-        for number, color in enumerate(colors):
-            marker = shapes[number // 10 % len(shapes)]
-            found, own = panel.labels == number, given == number
-            axes.scatter(x[found], y[found], s=16, color=color, marker=marker, linewidths=0)
-            axes.scatter(x[own], y[own], s=60, color=color, marker=marker, edgecolors="black", zorder=3)
-        axes.scatter(x[panel.wrong], y[panel.wrong], s=45, color="red", marker="x", linewidths=1.2, zorder=4)
-        axes.set_title(panel.title, fontsize="medium", parse_math=False)
-        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
-    handles = [
-        Line2D([], [], linestyle="", marker=shapes[number // 10 % len(shapes)], color=colors[number], label=name)
-        for number, name in enumerate(class_names[:_MAX_LEGEND])
-    ]
-    handles += [
-        Line2D([], [], linestyle="", marker="o", color="0.82", markersize=3, label="other"),
-        Line2D([], [], linestyle="", marker="o", color="white", markeredgecolor="black", label="given label"),
-    ]
-    if any(panel.wrong.any() for panel in panels):
-        handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
-    _draw_legend(figure, handles, 4 * columns)
     return write_figure(path, figure)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.locations import find_images
-from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, listing
-from labelkit.data.decode import MAX_PIXELS, BadImage
+from labelkit.data.datasets import FileSource, ImageDataset, listing
+from labelkit.data.decode import BadImage
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.tables import is_there
 from labelkit.errors import DatasetError, LabelkitError
@@ -23,10 +22,6 @@ from labelkit.store.embeddings import EmbeddingStore
 
 # Items that are on their way through threads at a time.
 _TOGETHER = 512
-
-AS_EMBEDDED: Final[dict[str, Any]] = {"follow_links": True, "max_pixels": math.inf}
-"""Options of ``load_dataset`` that find all that a store may have been made from, whatever was asked for then."""
-
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -41,7 +36,7 @@ def in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) 
                 yield found
 
 
-def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
+def one_image(path: Path) -> ImageDataset:
     """Open an image file as a data set of one image without a label.
 
     Raises:
@@ -49,7 +44,7 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
     """
     if not is_there(path):
         raise DatasetError(str(path), "does not exist", "Pass an image file.")
-    source = LimitedSource(FileSource(path.parent, (path.name,)), max_pixels)
+    source = FileSource(path.parent, (path.name,))
     try:
         source.read(0).decode(3)
     except BadImage as error:
@@ -76,7 +71,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
             "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed` (it has the location).",
         )
     try:
-        return load_dataset(place[0], data_root=place[1], **AS_EMBEDDED)
+        return load_dataset(place[0], data_root=place[1])
     except LabelkitError as error:
         raise DatasetError(
             place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
