@@ -10,7 +10,6 @@ from textwrap import dedent
 
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
-from labelkit.cli.list_backbones import NetworkCounts, count_backbone, used_backbones
 from labelkit.cli.main import EXIT_CODES
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.data.registry import DATASETS
@@ -20,6 +19,7 @@ from labelkit.models.backbones.registry import BackboneInfo
 from labelkit.models.backbones.vit import SMALL_VITS
 from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name, preset_lines
 
+from generate.backbones import NetworkCounts, count_backbone, used_backbones
 from generate.markdown import Page, block, code, facts, page, table, text
 
 FOLDER = "reference"
@@ -171,8 +171,8 @@ def _backbones() -> str:
     return page(
         "# Backbones",
         "`--backbone` takes a name of these tables or any name of timm, such as `vit_small_patch16_224.dino`; "
-        "the part after the dot names the weights. List the names that this installation knows, or count any of them:",
-        block('labelkit list backbones --pattern "vit_*dino*"\nlabelkit list backbones --counts', "sh"),
+        "the part after the dot names the weights. List the names that this installation knows:",
+        block('labelkit list backbones --pattern "vit_*dino*"', "sh"),
         "Parameters and multiply-adds are those of the network without a classifier, for one color image of this size. "
         "Convolutions and matrix products are counted, those of attention included. "
         "The tests of labelkit hold them against published numbers, to the last digit that is printed there.",

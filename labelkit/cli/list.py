@@ -47,14 +47,6 @@ def list_backbones(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Only names that match, such as vit_*dino*.")
     ] = "*",
-    counts: Annotated[
-        bool,
-        typer.Option(
-            "--counts",
-            help="Count parameters and multiply-adds, and show how images are prepared. Without --pattern, only "
-            "labelkit's own backbones and those used by a preset or `--backbone auto` are counted.",
-        ),
-    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -67,16 +59,6 @@ def list_backbones(
     from labelkit.models.weights.published import describe_published
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
-        if counts:
-            from labelkit.cli.list_backbones import count_backbones, used_backbones
-
-            names = used_backbones() if pattern == "*" else backbone_names(pattern)
-            if quiet and not json:
-                for name in names:
-                    print_line(name)
-                return
-            print_result(count_backbones(names))
-            return
         rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
         _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
 
