@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
+from labelkit.errors import ConfigError
 from labelkit.options.base import (
-    Fault,
     StageConfig,
     aliases,
     allows_none,
@@ -31,7 +31,7 @@ from labelkit.options.base import (
     metavar,
     value_text,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
+from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -44,7 +44,7 @@ def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
     def run(collected: Collected[StageConfig]) -> None:
-        config = finish(collected).config
+        config = collected.config
         if current_output().verbose:
             _say_origins(collected)
         result, fault = command.run(config)
@@ -124,13 +124,15 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            faults.append(Fault("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1."))
+            faults.append(
+                ConfigError("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1.")
+            )
         else:
             told.append((key, text, f"--set {key}"))
     for key, value, origin in told:
         if key in values and _typed(values[key]) != _typed(value):
             faults.append(
-                Fault(
+                ConfigError(
                     origin,
                     f"{value_text(value)} contradicts {origins[key]} {value_text(values[key])}",
                     "Keep one of them.",

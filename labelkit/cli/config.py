@@ -11,7 +11,7 @@ from labelkit.cli.console import current_output, escape_control, json_text, prin
 from labelkit.cli.options import Command, is_named, new_group, placeholder_command, words_below
 from labelkit.commands.table import all_commands
 from labelkit.options.base import StageConfig, in_presets
-from labelkit.options.presets import Collected, finish, parsed_values
+from labelkit.options.presets import Collected, parsed_values
 
 REQUIRED = "required"
 
@@ -44,7 +44,7 @@ def _values(collected: Collected[StageConfig]) -> tuple[dict[str, object], dict[
     """
     origins = collected.origins | dict.fromkeys(collected.missing, REQUIRED)
     if collected.faults or (collected.values and not collected.missing):
-        return finish(collected).config.to_yaml_dict(), origins
+        return collected.config.to_yaml_dict(), origins
     return parsed_values(collected), origins
 
 

@@ -12,37 +12,22 @@ import difflib
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from labelkit.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A single problem of an option, preset or config file, shown as ``where: problem. remedy``."""
-
-    where: str
-    problem: str
-    remedy: str = ""
-
-    def line(self) -> str:
-        """Return the fault as one line of text."""
-        return str(ConfigError(self.where, self.problem, self.remedy))
-
-
-def faults_error(faults: Iterable[Fault]) -> ConfigError:
+def faults_error(faults: Iterable[ConfigError]) -> ConfigError:
     """Return one error that lists all faults, one per line and without repetitions."""
-    first, *rest = dict.fromkeys(faults)
+    first, *rest = {str(fault): fault for fault in faults}.values()
     if not rest:
-        return ConfigError(first.where, first.problem, first.remedy)
-    lines = [first.line().removeprefix(f"{first.where}: "), *(fault.line() for fault in rest)]
+        return first
+    lines = [str(first).removeprefix(f"{first.where}: "), *map(str, rest)]
     return ConfigError(first.where, "\n".join(lines))
 
 
@@ -50,7 +35,6 @@ _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
 _FACTS = ("preset", "short", "aliases", "makes", "before", "positional")
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
-_LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
 class StageConfig(BaseModel):
@@ -136,35 +120,6 @@ class LastOption(StageConfig):
     """Base of mixins whose options stand behind those of a class that inherits them."""
 
     comes_last: ClassVar[bool] = True
-
-
-def option(
-    panel: str | None = None,
-    *,
-    preset: bool = True,
-    short: str | None = None,
-    aliases: tuple[str, ...] = (),
-    makes: str | None = None,
-) -> JsonDict:
-    """Return the ``json_schema_extra`` that configures how a field appears in help, shell and presets.
-
-    Args:
-        panel: heading under which ``--help`` shows the option.
-        preset: False keeps it out of presets and config files.
-        short: a one-letter option beside the long one, e.g. ``-k``.
-        aliases: options of the shell that mean the same, e.g. ``--store``.
-        makes: the kind of output that it names.
-    """
-    extra: JsonDict = {"preset": preset}
-    if panel is not None:
-        extra["panel"] = panel
-    if short is not None:
-        extra["short"] = short
-    if aliases:
-        extra["aliases"] = list(aliases)
-    if makes is not None:
-        extra["makes"] = makes
-    return extra
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
@@ -325,36 +280,12 @@ def command_words(config: StageConfig) -> list[str]:
     return words
 
 
-def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
-    """Translate a pydantic error to a message about the value, such as ``must be > 0`` or ``not a whole number``."""
-    kind, context = error["type"], error.get("ctx", {})
-    messages = {
-        "int_parsing": "not a whole number",
-        "int_type": "not a whole number",
-        "int_from_float": "not a whole number",
-        "int_parsing_size": "too large",
-        "float_parsing": "not a number",
-        "float_type": "not a number",
-        "finite_number": "must be a finite number",
-        "bool_parsing": "neither true nor false",
-        "bool_type": "neither true nor false",
-        "string_type": "not a text",
-        "path_type": "not a path",
-        "tuple_type": "not a list",
-        "none_required": "not none",
-    }
-    if kind in messages:
-        return messages[kind]
-    for name, sign in _SIGNS.items():
-        if kind in _LIMIT_ERRORS and name in context:
-            # The limit as the field declares it: pydantic turns 0 into 0.0.
-            return f"must be {sign} {_limits(field).get(name, context[name])}"
-    if kind == "literal_error":
-        return "must be one of " + ", ".join(choices(field.annotation))
-    if kind == "value_error":
-        return str(context["error"])
-    message = str(error["msg"])
-    return message[:1].lower() + message[1:]
+def fault_message(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value in pydantic's words, or in those of our own checks."""
+    context = error.get("ctx", {})
+    message = str(context["error"]) if "error" in context else str(error["msg"])
+    message = message.partition(", unable to parse")[0]
+    return message[:1].lower() + message[1:] if message.startswith("Input") else message
 
 
 def _limits(field: FieldInfo) -> dict[str, Any]:
@@ -421,10 +352,7 @@ def _parse_path(text: str) -> Path:
         raise ValueError("an empty path")
     if "\0" in text:
         raise ValueError("a path cannot contain a null character")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        raise ValueError("the path contains a character that is not allowed in file names") from error
+    os.fsencode(text)  # a ValueError for what no file name can hold
     try:
         return Path(text).expanduser()
     except RuntimeError as error:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.config import JsonDict
 
-from labelkit.options.base import LastOption, StageConfig, option, panel
+from labelkit.options.base import LastOption, StageConfig, panel
 
 _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
@@ -22,7 +23,7 @@ _OUTPUT = panel("Output", preset=False)
 _MODEL = panel("Model")
 _RUN = panel("Run")
 
-STORE = option("Store", preset=False, aliases=("--store",))
+STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
 """Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
 
 

@@ -30,7 +30,7 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.options.base import StageConfig, option
+from labelkit.options.base import StageConfig
 from labelkit.progress import current_progress
 from pydantic import Field, model_validator
 
@@ -40,9 +40,9 @@ class SieveConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "sieve")
 
-    index: Path = Field(..., description="Store to read.", json_schema_extra=option("Store", preset=False))
+    index: Path = Field(..., description="Store to read.", json_schema_extra={"panel": "Store", "preset": False})
     dataset: str = Field("digits", description="What [b]to[/b] read [x].")
-    num_clusters: int = Field(10, ge=1, description="Groups to find.", json_schema_extra=option(short="-k"))
+    num_clusters: int = Field(10, ge=1, description="Groups to find.", json_schema_extra={"short": "-k"})
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer.")
     way: Literal["a-long-word", "another-long-word"] = Field("a-long-word", description="Way.")
     lr: float = Field(0.1, gt=0, description="Learning rate.")
@@ -194,10 +194,10 @@ def test_all_faults_come_at_once_with_exit_code_2(
     assert captured.out == ""
     assert captured.err.splitlines() == [
         f"error: {config_file}: optimiser: unknown key (value sgd). Did you mean `optimizer`?",
-        f"       {config_file}: blocks: not a whole number (value 1,x)",
+        f"       {config_file}: blocks: input should be a valid integer (value 1,x)",
         "       --set limt: unknown key (value 3). Did you mean `limit`?",
-        "       --num-clusters: must be >= 1 (value 0)",
-        "       --lr: not a number (value fast)",
+        "       --num-clusters: input should be greater than or equal to 1 (value 0)",
+        "       --lr: input should be a valid number (value fast)",
         "       --index: is missing. Pass a value for --index.",
     ]
     assert seen == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, metavar, option, panel, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, metavar, panel, preset_keys, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -31,7 +31,7 @@ class Pond(StageConfig):
     weights: Path | None = None
     title: str | None = None
     deep: bool = False
-    out: Path | None = Field(None, json_schema_extra=option("Run", preset=False))
+    out: Path | None = Field(None, json_schema_extra={"panel": "Run", "preset": False})
 
 
 def test_a_panel_makes_fields_with_its_heading_and_their_facts() -> None:
