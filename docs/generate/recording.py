@@ -96,7 +96,6 @@ list methods
 list datasets
 list backbones --pattern vit_nano*
 list presets
-list presets --pattern san/cub --values
 list tables
 doctor
 version

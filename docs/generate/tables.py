@@ -17,7 +17,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name, preset_lines
+from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
 
 from generate.backbones import NetworkCounts, count_backbone, used_backbones
 from generate.markdown import Page, block, code, facts, page, table, text
@@ -140,15 +140,14 @@ def preset_value_pages() -> list[Page]:
                 text(preset_comment(path)),
                 table(
                     ["Option", "Value", "Where from"],
-                    [[code(line.option), code(line.value), text(line.place)] for line in preset_lines(path)],
+                    [[code(option), code(value), text(place)] for option, value, place in preset_lines(path)],
                 ),
             )
             for name, path in presets.items()
         ]
         intro = (
             f"Values of the presets of `{words}`, line by line as their files have them. Marks such as [P] mean what "
-            "the words above each table say; a line without one is ours, or speaks for itself. "
-            f'`labelkit list presets --pattern "{folder}/*" --values` prints the same.'
+            "the words above each table say; a line without one is ours, or speaks for itself."
         )
         content = page(f"# Values of presets: {words}", intro, *sections)
         pages.append(Page(f"{FOLDER}/preset-values/{folder}.md", words, content))
@@ -158,6 +157,17 @@ def preset_value_pages() -> list[Page]:
         "".join(f"- [{one.title}]({Path(one.path).name})\n" for one in pages),
     )
     return [Page(f"{FOLDER}/preset-values/index.md", "Values of presets", index), *pages]
+
+
+def preset_lines(path: Path) -> list[tuple[str, str, str]]:
+    """Return the options of a shipped preset in the order of its file: key, YAML, and where it comes from, if known."""
+    found = []
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            option, _, rest = line.partition(":")
+            value, _, place = rest.partition("  # ")
+            found.append((option, value.strip(), place.strip()))
+    return found
 
 
 def _backbones() -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic.fields import FieldInfo
 
+from labelkit.cli.config import show_config
 from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
@@ -24,7 +25,6 @@ from labelkit.options.base import (
     allows_none,
     bounds,
     choices,
-    faults_error,
     field_extra,
     flag,
     is_switch,
@@ -44,6 +44,9 @@ def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
     def run(collected: Collected[StageConfig]) -> None:
+        if current_output().shows_config:
+            show_config(collected)
+            return
         config = collected.config
         if current_output().verbose:
             _say_origins(collected)
@@ -108,47 +111,22 @@ def escape_markup(text: str) -> str:
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return what options and ``--set`` say, and which of them said it.
+    """Return what options and ``--set`` say, and which of them said it; an option is stronger.
 
     Raises:
-        ConfigError: a setting without ``=``, or one key with two values.
+        ConfigError: a setting without ``=``.
     """
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
-    faults = []
-    told: list[tuple[str, object, str]] = []
-    for name, value in given.items():
-        if name != "set" and value is not None:
-            told += [(name, item, flag(name)) for item in (value if isinstance(value, list) else [value])]
-    for setting in given["set"] or []:
+    for setting in given.pop("set") or []:
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            faults.append(
-                ConfigError("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1.")
-            )
-        else:
-            told.append((key, text, f"--set {key}"))
-    for key, value, origin in told:
-        if key in values and _typed(values[key]) != _typed(value):
-            faults.append(
-                ConfigError(
-                    origin,
-                    f"{value_text(value)} contradicts {origins[key]} {value_text(values[key])}",
-                    "Keep one of them.",
-                )
-            )
-            continue
-        values.setdefault(key, value)
-        origins.setdefault(key, origin)
-    if faults:
-        raise faults_error(faults)
-    return values, origins
-
-
-def _typed(value: object) -> str:
-    """Return a value as it would be typed after ``--set KEY=``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            problem = f"{value_text(setting)} is not of the form KEY=VALUE"
+            raise ConfigError("--set", problem, "Write --set lr=0.1.")
+        values[key], origins[key] = text, f"--set {key}"
+    said = {name: value for name, value in given.items() if value is not None}
+    return values | said, origins | {name: flag(name) for name in said}
 
 
 def _say_origins(collected: Collected[C]) -> None:
@@ -209,8 +187,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_completion(choices(field.annotation)),
     )
-    # A list, so that a value given twice is met here and not lost.
-    return _keyword(name, bool | None if switch else list[str] | None, option)
+    return _keyword(name, bool | None if switch else str | None, option)
 
 
 def _common_option(

@@ -11,16 +11,16 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import SETTINGS, is_named, new_group, placeholder_command, words_below
+from labelkit.cli.options import SETTINGS, built_command, is_named, new_group, placeholder_command
 from labelkit.cli.process import signals_interrupt
 from labelkit.commands.table import COMMANDS as _STAGES
 from labelkit.commands.table import Command, Group
@@ -57,27 +57,22 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class _Own:
-    """A command of the command line itself: a group of a module, or a function of it."""
+    """A command of the command line itself.
+
+    Attributes:
+        summary: a line for the list of all commands.
+        target: ``module:name`` of its function, or of the functions of a group by name.
+    """
 
     summary: str
-    module: str
-    function: str = ""
-    example: str = ""
+    target: str
 
 
 _OWN = {
-    "config": _Own(
-        "Show the configuration a command would run with, and its sources.",
-        "labelkit.cli.config",
-        example="labelkit config train flipclass --dataset digits",
-    ),
-    "list": _Own(
-        "List methods, data sets, backbones, presets or published tables.",
-        "labelkit.cli.list",
-        example="labelkit list methods",
-    ),
-    "doctor": _Own("Check the installation.", "labelkit.cli.doctor", "doctor"),
-    "version": _Own("Show the installed versions.", "labelkit.cli.doctor", "version"),
+    "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.config:config"),
+    "list": _Own("List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
+    "doctor": _Own("Check the installation.", "labelkit.cli.doctor:doctor"),
+    "version": _Own("Show the installed versions.", "labelkit.cli.doctor:version"),
 }
 
 PANELS = {
@@ -129,42 +124,23 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     for panel, names in PANELS.items():
         for name in names:
             entry = COMMANDS[name]
+            shown: dict[str, Any] = {"short_help": entry.summary, "rich_help_panel": panel}
             if not is_named(name, words):
-                app.command(name, short_help=entry.summary, rich_help_panel=panel)(placeholder_command(entry.summary))
-            elif isinstance(entry, _Own):
-                _add_own(app, name, entry, panel, words_below(name, words))
+                app.command(name, **shown)(placeholder_command(entry.summary))
+                continue
+            help_text = f"{entry.summary}\n\nExample: labelkit {name} methods"
+            found: Any = entry
+            if isinstance(entry, _Own):
+                module, _, attribute = entry.target.partition(":")
+                found = getattr(import_module(module), attribute)
+            elif isinstance(entry, Group):
+                found, help_text = entry.commands, entry.help
+            if isinstance(found, Mapping):
+                group = new_group(found, None if words is None else words[1:])
+                app.add_typer(group, name=name, help=help_text, **shown)
             else:
-                _add_stage(app, name, entry, panel, words_below(name, words))
+                app.command(name, **shown)(built_command(found, is_named=True))
     return app
-
-
-def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, words: Sequence[str] | None) -> None:
-    if isinstance(entry, Command):
-        command = _built(entry)
-        app.command(name, short_help=entry.summary, rich_help_panel=panel)(command)
-        return
-    commands = {
-        below: _built(command) if is_named(below, words) else placeholder_command(command.help)
-        for below, command in entry.commands.items()
-    }
-    group = new_group(commands, words)
-    app.add_typer(group, name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel)
-
-
-def _built(command: Command) -> Callable[..., None]:
-    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
-
-    return run_command(command)
-
-
-def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:
-    module = import_module(entry.module)
-    if entry.function:
-        app.command(name, short_help=entry.summary, rich_help_panel=panel)(getattr(module, entry.function))
-    else:
-        text = f"{entry.summary}\n\nExample: {entry.example}"
-        group = module.build_app(words)
-        app.add_typer(group, name=name, help=text, short_help=entry.summary, rich_help_panel=panel)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,12 +150,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: what stands after ``labelkit``; by default what this process was given.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return run_app(lambda: build_app(arguments), arguments)
+    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _STAGES
+    if shows_config:  # the options are those of the command
+        del arguments[0]
+    return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
 
 
-def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
+def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: Output | None = None) -> int:
     """Build and run an app, and convert its outcome to an exit code."""
-    with use_output(Output()) as output, signals_interrupt() as seen:
+    with use_output(output or Output()) as output, signals_interrupt() as seen:
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)

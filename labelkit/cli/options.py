@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from labelkit.cli.console import current_output
 from labelkit.cli.progress import progress_for
+from labelkit.commands.table import Command as Stage
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.progress import use_progress
 
@@ -62,31 +63,35 @@ SETTINGS: dict[str, Any] = {
 """Of every group of commands; help is Typer's own."""
 
 
-def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
+def new_group(commands: Mapping[str, Command | Stage] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
     """Return a Typer group of subcommands with labelkit's settings.
 
     Args:
-        commands: by name, in the order of help.
+        commands: by name, in the order of help: functions, or rows of the table of commands.
         words: what follows the group on the command line. Only the command that they name gets its options,
             as to build all of them takes most of a second. None: every command gets its options.
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
-        named = command if is_named(name, words) else placeholder_command(inspect.getdoc(command) or "")
-        group.command(name)(named)
+        group.command(name)(built_command(command, is_named=is_named(name, words)))
     return group
+
+
+def built_command(command: Command | Stage, *, is_named: bool) -> Command:
+    """Return the function that Typer makes a command of; one that is not named has its help only."""
+    if not is_named:
+        text = command.help if isinstance(command, Stage) else inspect.getdoc(command) or ""
+        return placeholder_command(text)
+    if not isinstance(command, Stage):
+        return command
+    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+
+    return run_command(command)
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
     """Return whether command-line words start with this command or group name; ``None`` matches all."""
     return words is None or list(words[:1]) == [name]
-
-
-def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the command-line words after this group, () if they name another, or ``None`` for ``None``."""
-    if words is None:
-        return None
-    return words[1:] if is_named(name, words) else ()
 
 
 def placeholder_command(text: str) -> Command:

@@ -72,12 +72,9 @@ class StageConfig(BaseModel):
     """What options of earlier versions became: config files may name them with this value only. Those of
     parents hold too."""
 
-    keeps_order: ClassVar[bool] = False
-    """Whether the options stand in the order of the bases, those of a `LastOption` too."""
-
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Take the constants of all bases; move the options of every `LastOption` behind those of the class."""
+        """Take the constants of all bases."""
         super().__pydantic_init_subclass__(**kwargs)
         constants = {
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
@@ -85,12 +82,6 @@ class StageConfig(BaseModel):
         cls.constants = {name: value for name, value in constants.items() if name not in cls.__pydantic_fields__}
         retired = {name for base in cls.__mro__ for name in vars(base).get("retired_fields", ())}
         cls.retired_fields = frozenset(retired - cls.constants.keys() - cls.__pydantic_fields__.keys())
-        if cls.keeps_order:
-            return
-        fields = cls.__pydantic_fields__
-        for base in reversed(cls.__mro__[1:]):
-            if issubclass(base, StageConfig) and any("comes_last" in vars(parent) for parent in base.__bases__):
-                fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -114,12 +105,6 @@ class StageConfig(BaseModel):
             for name, field in type(self).model_fields.items()
             if operational or in_presets(field)
         }
-
-
-class LastOption(StageConfig):
-    """Base of mixins whose options stand behind those of a class that inherits them."""
-
-    comes_last: ClassVar[bool] = True
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
@@ -26,8 +26,6 @@ from labelkit.options.base import (
     flag,
     in_presets,
     nearest,
-    parse_text,
-    plain,
     preset_keys,
     shell_name,
     value_text,
@@ -51,8 +49,7 @@ class Collected(Generic[C]):
         config_class: the class they are for.
         values: what the sources set, the strongest only, as given.
         origins: the origin of every field.
-        faults: everything wrong with the sources, missing fields aside.
-        missing: required fields that no source sets.
+        faults: everything wrong with the sources.
         preset_path: the preset that was used, if any.
     """
 
@@ -60,7 +57,6 @@ class Collected(Generic[C]):
     values: dict[str, object]
     origins: dict[str, str]
     faults: tuple[ConfigError, ...]
-    missing: tuple[str, ...]
     preset_path: Path | None
 
     @cached_property
@@ -70,12 +66,8 @@ class Collected(Generic[C]):
         Raises:
             ConfigError: every fault, a line each.
         """
-        faults = list(self.faults)
-        for name in self.missing:
-            shown = shell_name(name, self.config_class.model_fields[name])
-            faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
-        if faults:
-            raise faults_error(faults)
+        if self.faults:
+            raise faults_error(self.faults)
         try:
             return self.config_class.model_validate(self.values)
         except ValidationError as error:
@@ -163,21 +155,11 @@ def collect(
         known = source.keys() & config_class.model_fields.keys()
         values |= {key: source[key] for key in source if key in known}
         merged_origins |= {key: places[key] for key in known}
-    missing = [name for name, field in config_class.model_fields.items() if field.is_required() and name not in values]
-    return Collected(config_class, values, merged_origins, tuple(faults), tuple(missing), preset_path)
-
-
-def parsed_values(collected: Collected[C]) -> dict[str, object]:
-    """Return the plain value of every field, with None for required fields that are missing."""
-    values: dict[str, object] = {}
-    for name, field in collected.config_class.model_fields.items():
-        if name in collected.values:
-            value = parse_text(field.annotation, collected.values[name])
-            adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, field.annotation))
-            values[name] = plain(adapter.validate_python(value))
-        else:
-            values[name] = None if field.is_required() else plain(field.get_default(call_default_factory=True))
-    return values
+    for name, field in config_class.model_fields.items():
+        if field.is_required() and name not in values:
+            shown = shell_name(name, field)
+            faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
+    return Collected(config_class, values, merged_origins, tuple(faults), preset_path)
 
 
 def shipped_presets() -> Path | None:
@@ -226,21 +208,6 @@ def preset_command(path: Path) -> str:
     return command
 
 
-@dataclass(frozen=True, slots=True)
-class PresetLine:
-    """An option in a preset file, with its value and the comment that follows it.
-
-    Attributes:
-        option: key.
-        value: YAML.
-        place: what the file says behind it: where the value comes from, mostly; may be empty.
-    """
-
-    option: str
-    value: str
-    place: str
-
-
 def preset_comment(path: Path) -> str:
     """Return the comment at the top of a preset file, without the line that names the command."""
     lines = []
@@ -249,17 +216,6 @@ def preset_comment(path: Path) -> str:
             break
         lines.append(line.removeprefix("#").strip())
     return " ".join(lines)
-
-
-def preset_lines(path: Path) -> list[PresetLine]:
-    """Return the options of a shipped preset in the order of its file."""
-    lines = [line for line in read_text(path).splitlines() if line and not line.startswith("#")]
-    found = []
-    for line in lines:
-        option, _, rest = line.partition(":")
-        value, _, place = rest.partition("  # ")
-        found.append(PresetLine(option, value.strip(), place.strip()))
-    return found
 
 
 def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.base import LastOption, StageConfig, panel
+from labelkit.options.base import StageConfig, panel
 
 _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
@@ -70,13 +70,13 @@ class AddedLabelsOption(LabelsOption):
     own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
-class SplitOption(LastOption):
+class SplitOption(StageConfig):
     """Option that restricts a command to one split of a store."""
 
     split: str = Field("all", description="Split to use, or all.")
 
 
-class NormalizeOption(LastOption):
+class NormalizeOption(StageConfig):
     """Option that scales embeddings to unit length."""
 
     normalize: bool = Field(True, description="Scale every embedding to unit length first.")
@@ -157,7 +157,7 @@ class ScoresOutOptions(StageConfig):
     out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
-class StoredImagesOptions(LastOption):
+class StoredImagesOptions(StageConfig):
     """Options of commands that reread the images of a store, for instance to draw them."""
 
     constants: ClassVar[Mapping[str, object]] = {"columns": 10}
@@ -175,13 +175,13 @@ class CheckpointOptions(StageConfig):
     )
 
 
-class DeviceOption(LastOption):
+class DeviceOption(StageConfig):
     """Option for the compute device."""
 
     device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
-class WorkersOption(LastOption):
+class WorkersOption(StageConfig):
     """Option for the number of workers that read images."""
 
     num_workers: int | None = _RUN(
@@ -193,26 +193,26 @@ class WorkersOption(LastOption):
     )
 
 
-class PrecisionOptions(WorkersOption, LastOption):
+class PrecisionOptions(WorkersOption):
     """Options for the precision and data loading of commands that train a network."""
 
     precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
 
 
-class ThreadsOption(LastOption):
+class ThreadsOption(StageConfig):
     """Option for the number of CPU threads of torch."""
 
     threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
 
 
-class ResamplesOptions(LastOption):
+class ResamplesOptions(StageConfig):
     """Options for bootstrap confidence intervals of scores."""
 
     bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
-class PerClassOption(LastOption):
+class PerClassOption(StageConfig):
     """Option to show scores per class."""
 
     per_class: bool = Field(False, description="Also show the scores per class.")
@@ -224,13 +224,13 @@ class TableOption(StageConfig):
     csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
-class StoreOutOption(LastOption):
+class StoreOutOption(StageConfig):
     """Option for the store that a command writes."""
 
     out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(LastOption):
+class ShardsOptions(StageConfig):
     """Options of commands that write a store in one or several files."""
 
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
@@ -243,7 +243,7 @@ class ShardsOptions(LastOption):
     )
 
 
-class OverwriteOption(LastOption):
+class OverwriteOption(StageConfig):
     """Option to overwrite existing output files."""
 
     overwrite: bool = _OUTPUT(False, "Replace existing files.")

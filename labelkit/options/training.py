@@ -41,9 +41,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     retired_fields: ClassVar[frozenset[str]] = frozenset(
         {"checkpoint_every_minutes", "keep_every_steps", "tensorboard"}
     )
-    # A saved config.yaml lists the options as it always did.
-    keeps_order: ClassVar[bool] = True
-
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {

@@ -8,14 +8,7 @@ from typing import ClassVar, Literal
 import pytest
 from labelkit.errors import ConfigError
 from labelkit.options.base import StageConfig
-from labelkit.options.presets import (
-    available_presets,
-    collect,
-    parsed_values,
-    preset_command,
-    preset_folder_name,
-    resolve,
-)
+from labelkit.options.presets import available_presets, preset_command, preset_folder_name, resolve
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, model_validator
 
@@ -214,12 +207,6 @@ def test_a_fault_between_fields_of_one_source_alone_is_none() -> None:
 def test_typed_values_of_python_callers_pass() -> None:
     resolved = resolve(SievesConfig, overrides={"index": Path("a.h5"), "num_clusters": 3})
     assert resolved.config == SievesConfig(index=Path("a.h5"), num_clusters=3)
-
-
-def test_collecting_reports_what_is_missing_and_keeps_the_rest() -> None:
-    collected = collect(SievesConfig, overrides={"num_clusters": "3"})
-    assert collected.missing == ("index",)
-    assert parsed_values(collected) == {"index": None, "num_clusters": 3, "seed": 0}
 
 
 def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path) -> None:
