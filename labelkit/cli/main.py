@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import signal
 import sys
@@ -20,7 +21,6 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import SETTINGS, built_command, is_named, new_group, placeholder_command
 from labelkit.cli.process import signals_interrupt
 from labelkit.commands.table import COMMANDS as _STAGES
 from labelkit.commands.table import Command, Group
@@ -29,6 +29,14 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 
 PROGRAM = "labelkit"
 _COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+"""Of every group of commands; help is Typer's own."""
+
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -47,7 +55,7 @@ EXIT_CODES = {
     4: "training failed: not-a-number or collapse",
     5: "disk full, no permission, no such device",
     6: "another run is writing the output",
-    10: "a limit is not met (--fail-under, --fail-over, --baseline)",
+    10: "a limit is not met (--fail-under, --fail-over)",
     129: "the terminal was closed (SIGHUP)",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output stopped reading, as with `| head`",
@@ -143,6 +151,49 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     return app
 
 
+def new_group(
+    commands: Mapping[str, Callable[..., None] | Command] | None = None, words: Sequence[str] | None = None
+) -> typer.Typer:
+    """Return a Typer group of subcommands with labelkit's settings.
+
+    Args:
+        commands: by name, in the order of help: functions, or rows of the table of commands.
+        words: what follows the group on the command line. Only the command that they name gets its options,
+            as to build all of them takes most of a second. None: every command gets its options.
+    """
+    group = typer.Typer(add_completion=False, **SETTINGS)
+    for name, command in (commands or {}).items():
+        group.command(name)(built_command(command, is_named=is_named(name, words)))
+    return group
+
+
+def built_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
+    """Return the function that Typer makes a command of; one that is not named has its help only."""
+    if not is_named:
+        text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
+        return placeholder_command(text)
+    if not isinstance(command, Command):
+        return command
+    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+
+    return run_command(command)
+
+
+def is_named(name: str, words: Sequence[str] | None) -> bool:
+    """Return whether command-line words start with this command or group name; ``None`` matches all."""
+    return words is None or list(words[:1]) == [name]
+
+
+def placeholder_command(text: str) -> Callable[..., None]:
+    """Return a placeholder command that appears in help but has no options and cannot be called."""
+
+    def command() -> None:
+        raise RuntimeError("this command was not built")  # only the command that is named can be called
+
+    command.__doc__ = text
+    return command
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
@@ -184,25 +235,10 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             if known is not None:
                 return _fail(known, output)
             write(traceback.format_exc(), sys.stderr)
-            if (place := _own_code(error, arguments)) is not None:
-                print_error(f"{place}: {type(error).__name__}: {error}. That is a method of {OWN_METHODS_VARIABLE}")
-                return 1
-            print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
+            own = os.environ.get(OWN_METHODS_VARIABLE)
+            whose = f" if it is not in your own method ({own})" if own else ""
+            print_error(f"this is a bug in labelkit {__version__}{whose}; please report it with the lines above")
             return 1
-
-
-def _own_code(error: Exception, arguments: Sequence[str]) -> str | None:
-    """Where in the code of a user an error came up, or in the training of which method of theirs; ``None``: in none."""
-    registry = sys.modules.get("labelkit.methods.registry")
-    sources = {} if registry is None else registry.OWN_SOURCES  # without it, no such code was run
-    files = {str(source.path) for source in sources.values()}
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if lines:
-        return f"{lines[-1].filename}, line {lines[-1].lineno}"
-    words = [argument for argument in arguments if not argument.startswith("-")]
-    if words[:1] == ["train"] and words[1:2] and words[1] in sources:
-        return f"in the training of {words[1]} ({sources[words[1]].path})"
-    return None
 
 
 def _print_version(shown: bool) -> None:

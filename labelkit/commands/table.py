@@ -63,7 +63,7 @@ class Command:
         Raises:
             ConfigError: torchrun started several processes of a command that works alone.
         """
-        from labelkit.commands.common.gate import Gate
+        from labelkit.commands.common.gate import judge
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
@@ -76,12 +76,11 @@ class Command:
                 "Start it without torchrun, or unset WORLD_SIZE for a single process.",
             )
         check_outputs(config)
-        gate = Gate(config) if isinstance(config, GateConfig) else None
         check_inputs(config)
         stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
         result = stage(config)
-        if gate is not None:
-            return gate.judge(result)
+        if isinstance(config, GateConfig):
+            return judge(config, result)
         return result, getattr(result, "fault", None)
 
 

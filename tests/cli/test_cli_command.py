@@ -17,8 +17,7 @@ import pytest
 import typer
 from labelkit.cli.command import run_command
 from labelkit.cli.console import Output
-from labelkit.cli.main import run_app
-from labelkit.cli.options import new_group
+from labelkit.cli.main import new_group, run_app
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import (
     BusyError,
