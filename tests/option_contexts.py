@@ -172,7 +172,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 UNSEEN = {
     "how fast and with which memory, not what": "num_workers threads",
     "where, not what": "device deterministic out",
-    "whether there is room": "max_disk",
     "needs a compiler and minutes; test_methods_compile.py has it": "compile",
     "needs a network connection": "download",
     "what becomes of a run that is there": "overwrite",

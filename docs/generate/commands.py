@@ -18,7 +18,6 @@ from labelkit.options.base import (
     bounds,
     choices,
     field_extra,
-    is_switch,
     metavar,
     shell_name,
     value_text,
@@ -162,7 +161,7 @@ def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
         return [names, code(parameter.metavar or ""), "", text(words)]
     known = choices(field.annotation)
     limits = bounds(field)
-    value = "" if is_switch(field.annotation) else code(metavar(field.annotation))
+    value = "" if field.annotation is bool else code(metavar(field.annotation))
     if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
         value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))
     value += f" {text(limits)}" if limits else ""

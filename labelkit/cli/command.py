@@ -27,7 +27,6 @@ from labelkit.options.base import (
     choices,
     field_extra,
     flag,
-    is_switch,
     metavar,
     value_text,
 )
@@ -164,7 +163,7 @@ def _text(field: FieldInfo) -> str:
 
 def _kind(field: FieldInfo) -> str:
     """Return the word for a value; long choices go to the description, where they can wrap."""
-    if is_switch(field.annotation):
+    if field.annotation is bool:
         return ""
     word = metavar(field.annotation)
     return word if len(word) <= _WIDEST_METAVAR else "CHOICE"
@@ -176,7 +175,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
         return _keyword(name, list[str] | None if _is_list(field) else str | None, place)
     panel = field_extra(field, "panel")
-    short, long, switch = field_extra(field, "short"), flag(name), is_switch(field.annotation)
+    short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
         *([str(short)] if short else []),
         f"{long}/--no-{long[2:]}" if switch else long,

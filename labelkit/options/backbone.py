@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import StageConfig, flag, panel
-from labelkit.options.memory import checked_size, size_bytes
+from labelkit.options.base import StageConfig, panel
 from labelkit.options.training import RunConfig, TrainConfig
 
-_RUN = panel("Run", preset=False)
 _REUSE = panel("Model")
 
 
 class ReuseOptions(StageConfig):
     """Options of methods that freeze the first part of their network and can cache its outputs."""
+
+    #: It limited the size of the cache.
+    retired_fields: ClassVar[frozenset[str]] = frozenset({"max_disk"})
 
     reuse_frozen: int | None = _REUSE(
         None,
@@ -32,28 +33,12 @@ class ReuseOptions(StageConfig):
         "bf16 if its outputs for 64 images agree; float32: as exact as the network.",
         before="float16",
     )
-    max_disk: str | None = _RUN(
-        None,
-        "Maximum size of the cache for --reuse-frozen, such as 20GiB or 500MB; a plain number is GiB. "
-        "Default: the free space.",
-    )
-
-    @field_validator("max_disk", mode="before")
-    @classmethod
-    def _size(cls, value: object) -> object:
-        return checked_size(value)
-
-    @property
-    def max_disk_bytes(self) -> int | None:
-        """Return the disk limit of the cache in bytes, or ``None`` without one."""
-        return None if self.max_disk is None else size_bytes(self.max_disk)
 
     @model_validator(mode="after")
     def _goes_with_reuse(self) -> ReuseOptions:
         if self.reuse_frozen is None:
-            for name in ("reuse_dtype", "max_disk"):
-                if getattr(self, name) != ReuseOptions.model_fields[name].default:
-                    raise ValueError(f"{flag(name)} requires --reuse-frozen: remove it, or pass both")
+            if self.reuse_dtype != "float16":
+                raise ValueError("--reuse-dtype requires --reuse-frozen: remove it, or pass both")
         return self
 
 

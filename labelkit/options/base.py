@@ -12,7 +12,6 @@ import difflib
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -100,11 +99,8 @@ class StageConfig(BaseModel):
         Args:
             operational: False leaves out the fields that presets and config files may not set.
         """
-        return {
-            name: plain(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if operational or in_presets(field)
-        }
+        left_out = {name for name, field in type(self).model_fields.items() if not (operational or in_presets(field))}
+        return self.model_dump(mode="json", exclude=left_out)
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
@@ -162,11 +158,6 @@ def in_presets(field: FieldInfo) -> bool:
     return field_extra(field, "preset") is not False
 
 
-def preset_keys(config_class: type[StageConfig]) -> list[str]:
-    """Return the names of the fields that presets and config files may set."""
-    return [name for name, field in config_class.model_fields.items() if in_presets(field)]
-
-
 def allows_none(annotation: object) -> bool:
     """Return whether a type annotation allows None."""
     return any(member is type(None) for member in _members(annotation))
@@ -181,11 +172,6 @@ def choices(annotation: object) -> tuple[str, ...]:
         elif get_origin(member) is tuple:
             texts += choices(get_args(member)[0])
     return tuple(texts)
-
-
-def is_switch(annotation: object) -> bool:
-    """Return whether the type is ``bool``, so that the option is ``--name/--no-name``."""
-    return annotation is bool
 
 
 def metavar(annotation: object) -> str:
@@ -342,14 +328,3 @@ def _parse_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ValueError("the home folder of this user is unknown") from error
-
-
-def plain(value: object) -> object:
-    """Convert a field's value to None, bool, int, float, str or a list of those."""
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    return value

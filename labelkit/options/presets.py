@@ -26,7 +26,6 @@ from labelkit.options.base import (
     flag,
     in_presets,
     nearest,
-    preset_keys,
     shell_name,
     value_text,
 )
@@ -126,18 +125,12 @@ def collect(
             # numbers of a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
-    dataset = _dataset_of(config_class, overrides, file_values)
-    of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
-    has_weights = any(
-        str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
-        for source in (overrides, file_values)
-    )
 
     preset_values: dict[str, object] = {}
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, of_store=of_store, has_weights=has_weights)
+        preset_path = _choose_preset(config_class, preset, file_values | overrides)
     except ConfigError as error:
         faults.append(error)
     if preset_path is not None:
@@ -226,25 +219,10 @@ def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]
         return {}
 
 
-def _dataset_of(
-    config_class: type[StageConfig], overrides: Mapping[str, object], file_values: Mapping[str, object]
-) -> str | None:
-    field = config_class.model_fields.get("dataset")
-    if field is None:
-        return None
-    for source in (overrides, file_values):
-        if "dataset" in source:
-            return str(source["dataset"])
-    return None if field.is_required() or field.default is None else str(field.default)
-
-
 def _choose_preset(
     config_class: type[StageConfig],
     preset: str | None,
-    dataset: str | None,
-    *,
-    of_store: bool,
-    has_weights: bool,
+    said: Mapping[str, object],
 ) -> Path | None:
     available = available_presets(config_class)
     if preset is not None:
@@ -259,15 +237,19 @@ def _choose_preset(
         hint = f"Did you mean `{close}`? " if close else ""
         names = ", ".join(available) or "none"
         raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
-    if config_class.command[:1] != ("train",) or dataset is None:
+    field = config_class.model_fields.get("dataset")
+    default = None if field is None or field.is_required() else field.default
+    if config_class.command[:1] != ("train",) or (dataset := said.get("dataset", default)) is None:
         return None
-    if of_store and _STORE_PRESET in available:
+    dataset = str(dataset)
+    if said.get("index") not in (None, "none") and _STORE_PRESET in available:
         return available[_STORE_PRESET]
     if dataset in available:
         return available[dataset]
     if not _is_path(dataset):
         return None
     # what a small network from scratch wants, such as images of 32 pixels, ruins one with weights
+    has_weights = str(said.get("pretrained")).lower() == "true" or said.get("weights") not in (None, "none")
     special = available.get(_PRETRAINED_PRESET) if has_weights else None
     return special or available.get(_FOLDER_PRESET)
 
@@ -299,7 +281,7 @@ def _faults_of(
             problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
-            remedy = _did_you_mean(nearest(key, preset_keys(config_class) if in_file else fields))
+            remedy = _did_you_mean(nearest(key, filter(lambda name: not in_file or in_presets(fields[name]), fields)))
         elif in_file and not in_presets(fields[key]):
             problem, remedy = "is only an option, not part of a preset", f"Pass {flag(key)} instead."
         if problem:

@@ -47,7 +47,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps",
             "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
-            "compile", "max_disk",
+            "compile",
         }
     )  # fmt: skip
 

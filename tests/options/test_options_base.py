@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, metavar, panel, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, metavar, panel, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -200,11 +200,6 @@ def test_choices_are_found_beside_none_and_numbers() -> None:
     assert choices(Pond.model_fields["mode"].annotation) == ("none", "all")
     assert choices(Pond.model_fields["level"].annotation) == ("1", "2")
     assert choices(Pond.model_fields["fish"].annotation) == ()
-
-
-def test_operational_fields_are_no_preset_keys() -> None:
-    assert "out" not in preset_keys(Pond)
-    assert "depth" in preset_keys(Pond)
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     """Plan the cache of frozen features; return ``None`` if caching is off.
 
     Raises:
-        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
-            ``--max-disk``.
+        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch.
     """
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
@@ -116,10 +115,6 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "device": runtime.device.type,
     }
     plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
-    limit = config.max_disk_bytes
-    if limit is not None and plan.num_bytes > limit:
-        problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
-        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise --max-disk, or lower --reuse-frozen.")
     maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
     return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
 

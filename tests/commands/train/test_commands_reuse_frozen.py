@@ -213,7 +213,6 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     [
         ("simgcd", ("--grad-from-block", 0), 2, "every block is trained"),
         ("simgcd", ("--backbone", "resnet18", "--linear-probe"), 2, "not timm's VisionTransformer"),
-        ("simgcd", ("--max-disk", "1KB"), 2, "2 views of 48 images take"),
         ("flipclass", ("--log-energy", "all"), 2, "the cache of frozen blocks keeps few"),
         ("flipclass sda", (), 2, "change from epoch to epoch"),
         ("flipclass kld", ("--linear-probe",), 2, "--linear-probe freezes"),
