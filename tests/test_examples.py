@@ -17,7 +17,7 @@ import pytest
 import yaml
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
-from labelkit.commands.table import Command, all_commands
+from labelkit.commands.table import Group, all_commands
 from labelkit.methods.registry import METHODS
 from PIL import Image
 from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
@@ -98,14 +98,12 @@ def test_the_example_in_the_help_of_a_command_is_a_command_line(
     assert main(["config", *shlex.split(example[1])]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, entry in COMMANDS.items() if not isinstance(entry, Command) and entry.example]
-)
+@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if isinstance(entry, Group)])
 def test_the_example_of_a_group_is_a_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = shlex.split(COMMANDS[name].example)[1:]
 
     assert line[0] == name
-    assert main(["config", *line] if name in STAGES else [*line, "--help"]) == 0, capsys.readouterr().err
+    assert main(["config", *line]) == 0, capsys.readouterr().err
 
 
 def test_a_guide_explains_every_exit_code() -> None:
@@ -359,14 +357,13 @@ def test_the_gate_lets_good_features_pass_and_stops_worse_ones(tmp_path: Path) -
     worse = tmp_path / "worse.h5"
     embed = ["--backbone", "pixels", "--image-size", "2", "--holdout", "0.2", "--split", "all", "--out", str(worse)]
     assert main(["embed", "--dataset", "digits", *embed, "-q"]) == 0
-    stopped = run_example(tmp_path, "ci_gate.sh", worse, LIMITS="knn_accuracy=0.1")
+    stopped = run_example(tmp_path, "ci_gate.sh", worse)
 
     assert passed.returncode == 0, passed.stderr
     assert "MISSED" not in passed.stdout
-    # four gray values are no match for the baseline
+    # four gray values are no match for the limit
     assert stopped.returncode == 10
-    assert re.search(r"kept\s+knn_accuracy .* fail-under", stopped.stdout)
-    assert re.search(r"MISSED knn_accuracy .* baseline", stopped.stdout)
+    assert "MISSED" in stopped.stdout
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from labelkit.options.base import (
     bounds,
     choices,
     field_extra,
-    is_switch,
     metavar,
     shell_name,
     value_text,
@@ -38,9 +37,7 @@ def command_pages() -> list[Page]:
     pages = [Page(f"{FOLDER}/index.md", "Commands", _overview())]
     for words, command in all_commands():
         group = _subcommands(command)
-        if words[0] == "config" and len(words) > 1:
-            continue  # the options of `labelkit config X` are those of `labelkit X`
-        if group and words != ("config",):
+        if group:
             pages.append(Page(f"{FOLDER}/{'/'.join(words)}/index.md", words[-1], _group_page(words, command)))
         else:
             pages.append(Page(f"{FOLDER}/{'/'.join(words)}.md", words[-1], _command_page(words, command)))
@@ -65,7 +62,7 @@ def _subcommands(command: Any) -> dict[str, Any]:
 
 
 def _overview() -> str:
-    groups = {words[0] for words, command in all_commands() if _subcommands(command)} - {"config"}
+    groups = {words[0] for words, command in all_commands() if _subcommands(command)}
     panels = []
     for panel, names in PANELS.items():
         rows = [[f"[`{name}`]({name}{'/index' * (name in groups)}.md)", text(COMMANDS[name].summary)] for name in names]
@@ -164,7 +161,7 @@ def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
         return [names, code(parameter.metavar or ""), "", text(words)]
     known = choices(field.annotation)
     limits = bounds(field)
-    value = "" if is_switch(field.annotation) else code(metavar(field.annotation))
+    value = "" if field.annotation is bool else code(metavar(field.annotation))
     if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
         value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))
     value += f" {text(limits)}" if limits else ""

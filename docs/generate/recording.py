@@ -95,10 +95,7 @@ pack --index digits.h5 --out packed.h5
 list methods
 list datasets
 list backbones --pattern vit_nano*
-list backbones --counts --pattern resnet20_*
-list backbones --counts --pattern vit_small*.dino
 list presets
-list presets --pattern san/cub --values
 list tables
 doctor
 version

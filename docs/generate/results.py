@@ -633,12 +633,6 @@ def _resumed(record: Record) -> str:
     return table(["Method", "Stopped", *counts, "Two processes against one, not stopped"], rows, right=counts)
 
 
-def _neighbors(record: Record) -> str:
-    return _measured(
-        "Features", {"pixels": _percent({name: record[name] for name in ("knn_accuracy", "knn_top5_accuracy")})}
-    )
-
-
 def _reproduced(record: Record) -> str:
     """A row for each number that was published, what was measured beside it, and whether the order is the same."""
     unit = record["unit"]
@@ -716,14 +710,6 @@ TOPICS = (
         "*_retrieval *_retrieval_*",
         "examples/compare_retrieval.py",
         _methods,
-    ),
-    _Topic(
-        "neighbors",
-        "Baseline of the gate",
-        "digits_pixels_knn",
-        "examples/ci_gate.sh",
-        _neighbors,
-        "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
     ),
     _Topic(
         "stand-ins",

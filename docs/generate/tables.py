@@ -10,7 +10,6 @@ from textwrap import dedent
 
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
-from labelkit.cli.list_backbones import NetworkCounts, count_backbone, used_backbones
 from labelkit.cli.main import EXIT_CODES
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.data.registry import DATASETS
@@ -18,8 +17,9 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name, preset_lines
+from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
 
+from generate.backbones import NetworkCounts, count_backbone, used_backbones
 from generate.markdown import Page, block, code, facts, page, table, text
 
 FOLDER = "reference"
@@ -140,15 +140,14 @@ def preset_value_pages() -> list[Page]:
                 text(preset_comment(path)),
                 table(
                     ["Option", "Value", "Where from"],
-                    [[code(line.option), code(line.value), text(line.place)] for line in preset_lines(path)],
+                    [[code(option), code(value), text(place)] for option, value, place in preset_lines(path)],
                 ),
             )
             for name, path in presets.items()
         ]
         intro = (
             f"Values of the presets of `{words}`, line by line as their files have them. Marks such as [P] mean what "
-            "the words above each table say; a line without one is ours, or speaks for itself. "
-            f'`labelkit list presets --pattern "{folder}/*" --values` prints the same.'
+            "the words above each table say; a line without one is ours, or speaks for itself."
         )
         content = page(f"# Values of presets: {words}", intro, *sections)
         pages.append(Page(f"{FOLDER}/preset-values/{folder}.md", words, content))
@@ -158,6 +157,17 @@ def preset_value_pages() -> list[Page]:
         "".join(f"- [{one.title}]({Path(one.path).name})\n" for one in pages),
     )
     return [Page(f"{FOLDER}/preset-values/index.md", "Values of presets", index), *pages]
+
+
+def preset_lines(path: Path) -> list[tuple[str, str, str]]:
+    """Return the options of a shipped preset in the order of its file: key, YAML, and where it comes from, if known."""
+    found = []
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            option, _, rest = line.partition(":")
+            value, _, place = rest.partition("  # ")
+            found.append((option, value.strip(), place.strip()))
+    return found
 
 
 def _backbones() -> str:
@@ -171,8 +181,8 @@ def _backbones() -> str:
     return page(
         "# Backbones",
         "`--backbone` takes a name of these tables or any name of timm, such as `vit_small_patch16_224.dino`; "
-        "the part after the dot names the weights. List the names that this installation knows, or count any of them:",
-        block('labelkit list backbones --pattern "vit_*dino*"\nlabelkit list backbones --counts', "sh"),
+        "the part after the dot names the weights. List the names that this installation knows:",
+        block('labelkit list backbones --pattern "vit_*dino*"', "sh"),
         "Parameters and multiply-adds are those of the network without a classifier, for one color image of this size. "
         "Convolutions and matrix products are counted, those of attention included. "
         "The tests of labelkit hold them against published numbers, to the last digit that is printed there.",

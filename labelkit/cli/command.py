@@ -14,24 +14,23 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic.fields import FieldInfo
 
+from labelkit.cli.config import show_config
 from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
+from labelkit.errors import ConfigError
 from labelkit.options.base import (
-    Fault,
     StageConfig,
     aliases,
     allows_none,
     bounds,
     choices,
-    faults_error,
     field_extra,
     flag,
-    is_switch,
     metavar,
     value_text,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
+from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -44,7 +43,10 @@ def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
     def run(collected: Collected[StageConfig]) -> None:
-        config = finish(collected).config
+        if current_output().shows_config:
+            show_config(collected)
+            return
+        config = collected.config
         if current_output().verbose:
             _say_origins(collected)
         result, fault = command.run(config)
@@ -108,45 +110,22 @@ def escape_markup(text: str) -> str:
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return what options and ``--set`` say, and which of them said it.
+    """Return what options and ``--set`` say, and which of them said it; an option is stronger.
 
     Raises:
-        ConfigError: a setting without ``=``, or one key with two values.
+        ConfigError: a setting without ``=``.
     """
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
-    faults = []
-    told: list[tuple[str, object, str]] = []
-    for name, value in given.items():
-        if name != "set" and value is not None:
-            told += [(name, item, flag(name)) for item in (value if isinstance(value, list) else [value])]
-    for setting in given["set"] or []:
+    for setting in given.pop("set") or []:
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            faults.append(Fault("--set", f"{value_text(setting)} is not of the form KEY=VALUE", "Write --set lr=0.1."))
-        else:
-            told.append((key, text, f"--set {key}"))
-    for key, value, origin in told:
-        if key in values and _typed(values[key]) != _typed(value):
-            faults.append(
-                Fault(
-                    origin,
-                    f"{value_text(value)} contradicts {origins[key]} {value_text(values[key])}",
-                    "Keep one of them.",
-                )
-            )
-            continue
-        values.setdefault(key, value)
-        origins.setdefault(key, origin)
-    if faults:
-        raise faults_error(faults)
-    return values, origins
-
-
-def _typed(value: object) -> str:
-    """Return a value as it would be typed after ``--set KEY=``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            problem = f"{value_text(setting)} is not of the form KEY=VALUE"
+            raise ConfigError("--set", problem, "Write --set lr=0.1.")
+        values[key], origins[key] = text, f"--set {key}"
+    said = {name: value for name, value in given.items() if value is not None}
+    return values | said, origins | {name: flag(name) for name in said}
 
 
 def _say_origins(collected: Collected[C]) -> None:
@@ -184,7 +163,7 @@ def _text(field: FieldInfo) -> str:
 
 def _kind(field: FieldInfo) -> str:
     """Return the word for a value; long choices go to the description, where they can wrap."""
-    if is_switch(field.annotation):
+    if field.annotation is bool:
         return ""
     word = metavar(field.annotation)
     return word if len(word) <= _WIDEST_METAVAR else "CHOICE"
@@ -196,7 +175,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
         return _keyword(name, list[str] | None if _is_list(field) else str | None, place)
     panel = field_extra(field, "panel")
-    short, long, switch = field_extra(field, "short"), flag(name), is_switch(field.annotation)
+    short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
         *([str(short)] if short else []),
         f"{long}/--no-{long[2:]}" if switch else long,
@@ -207,8 +186,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_completion(choices(field.annotation)),
     )
-    # A list, so that a value given twice is met here and not lost.
-    return _keyword(name, bool | None if switch else list[str] | None, option)
+    return _keyword(name, bool | None if switch else str | None, option)
 
 
 def _common_option(

@@ -22,11 +22,12 @@ from labelkit.formatting import Percent
 
 @dataclass
 class Output:
-    """Output options of the current invocation: JSON, quiet and verbose."""
+    """Output options of the current invocation: JSON, quiet and verbose; and whether only the config is shown."""
 
     json: bool = False
     quiet: bool = False
     verbose: bool = False
+    shows_config: bool = False
 
 
 _current: ContextVar[Output] = ContextVar("labelkit_output")
@@ -74,17 +75,9 @@ def print_result(result: SimpleResult) -> None:
     else:
         for number, table in enumerate(result.shown):
             write("\n" if number else "")
-            print_table(table)
+            write(plain_table(table))
         verb = "unchanged" if getattr(result, "unchanged", False) else "made"
         write("".join(f"{verb} {path}\n" for path in made))
-
-
-def print_table(table: Table) -> None:
-    """Print a table to stdout, drawn on a terminal and as aligned text elsewhere."""
-    if sys.stdout.isatty():
-        _draw_table(table)
-    else:
-        write(plain_table(table))
 
 
 def print_line(text: str) -> None:
@@ -183,19 +176,6 @@ def escape_control(text: str) -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def _draw_table(table: Table) -> None:
-    from rich.console import Console
-    from rich.table import Table as Drawing
-    from rich.text import Text
-
-    drawing = Drawing(title=Text(escape_control(table.title)) if table.title else None, title_justify="left")
-    for column, is_number in zip(table.columns, _numeric_columns(table), strict=True):
-        drawing.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
-    for row in table.rows:
-        drawing.add_row(*(Text(cell_text(cell)) for cell in row))
-    Console(file=sys.stdout).print(drawing)
 
 
 def _numeric_columns(table: Table) -> list[bool]:

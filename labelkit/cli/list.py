@@ -9,13 +9,9 @@ from typing import Annotated
 import typer
 
 from labelkit.cli.console import print_line, print_result
-from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, output_context
+from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError
-from labelkit.progress import current_progress
-
-#: Presets whose marks of sources are explained beside their values.
-_EXPLAINED = 5
 
 
 def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
@@ -47,14 +43,6 @@ def list_backbones(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Only names that match, such as vit_*dino*.")
     ] = "*",
-    counts: Annotated[
-        bool,
-        typer.Option(
-            "--counts",
-            help="Count parameters and multiply-adds, and show how images are prepared. Without --pattern, only "
-            "labelkit's own backbones and those used by a preset or `--backbone auto` are counted.",
-        ),
-    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -67,16 +55,6 @@ def list_backbones(
     from labelkit.models.weights.published import describe_published
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
-        if counts:
-            from labelkit.cli.list_backbones import count_backbones, used_backbones
-
-            names = used_backbones() if pattern == "*" else backbone_names(pattern)
-            if quiet and not json:
-                for name in names:
-                    print_line(name)
-                return
-            print_result(count_backbones(names))
-            return
         rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
         _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
 
@@ -85,28 +63,18 @@ def list_presets(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Only presets whose METHOD/NAME matches, such as san/*.")
     ] = "*",
-    values: Annotated[
-        bool,
-        typer.Option("--values", help="Show each option's value and the source stated in the preset."),
-    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List the presets with the command that runs each and a description; with --values, their values and sources.
+    """List the presets with the command that runs each and a description.
 
-    Example: labelkit list presets --pattern "san/cub" --values
+    Example: labelkit list presets --pattern "san/*"
     """
     from fnmatch import fnmatchcase
 
     from labelkit.cli.config_classes import CONFIG_CLASSES
-    from labelkit.options.presets import (
-        available_presets,
-        preset_command,
-        preset_comment,
-        preset_folder_name,
-        preset_lines,
-    )
+    from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
         found = [
@@ -120,12 +88,6 @@ def list_presets(
         if not found:
             remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
             raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
-        if values and not (quiet and not json):
-            rows = [(*of, line.option, line.value, line.place) for *of, path in found for line in preset_lines(path)]
-            for command, name, path in found if len(found) <= _EXPLAINED else ():
-                current_progress().message(f"{command} {name}: {preset_comment(path)}")
-            _print_rows("values", ("for", "name", "option", "value", "place"), rows, json=json, quiet=quiet)
-            return
         shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
         columns = ("for", "name", "command", "about")
         _print_rows("presets", columns, shown, json=json, quiet=quiet, name_column=1)
@@ -154,20 +116,6 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
         print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("left out", why, missing))))
 
 
-def build_app(words: Sequence[str] | None) -> typer.Typer:
-    """Build the ``labelkit list`` app, with options only for the command named in ``words``."""
-    return new_group(
-        {
-            "methods": list_methods,
-            "datasets": list_datasets,
-            "backbones": list_backbones,
-            "presets": list_presets,
-            "tables": list_tables,
-        },
-        words,
-    )
-
-
 def _print_rows(
     what: str,
     columns: Sequence[str],
@@ -184,3 +132,13 @@ def _print_rows(
         return
     values: dict[str, object] = {what: [dict(zip(columns, row, strict=True)) for row in rows]}
     print_result(SimpleResult(values, shown=(Table("", columns, rows),)))
+
+
+FUNCTIONS = {
+    "methods": list_methods,
+    "datasets": list_datasets,
+    "backbones": list_backbones,
+    "presets": list_presets,
+    "tables": list_tables,
+}
+"""The commands of ``labelkit list``."""

@@ -7,20 +7,20 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import SETTINGS, is_named, new_group, placeholder_command, words_below
 from labelkit.cli.process import signals_interrupt
 from labelkit.commands.table import COMMANDS as _STAGES
 from labelkit.commands.table import Command, Group
@@ -29,6 +29,14 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 
 PROGRAM = "labelkit"
 _COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+"""Of every group of commands; help is Typer's own."""
+
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -47,7 +55,7 @@ EXIT_CODES = {
     4: "training failed: not-a-number or collapse",
     5: "disk full, no permission, no such device",
     6: "another run is writing the output",
-    10: "a limit is not met (--fail-under, --fail-over, --baseline)",
+    10: "a limit is not met (--fail-under, --fail-over)",
     129: "the terminal was closed (SIGHUP)",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output stopped reading, as with `| head`",
@@ -57,27 +65,22 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class _Own:
-    """A command of the command line itself: a group of a module, or a function of it."""
+    """A command of the command line itself.
+
+    Attributes:
+        summary: a line for the list of all commands.
+        target: ``module:name`` of its function, or of the functions of a group by name.
+    """
 
     summary: str
-    module: str
-    function: str = ""
-    example: str = ""
+    target: str
 
 
 _OWN = {
-    "config": _Own(
-        "Show the configuration a command would run with, and its sources.",
-        "labelkit.cli.config",
-        example="labelkit config train flipclass --dataset digits",
-    ),
-    "list": _Own(
-        "List methods, data sets, backbones, presets or published tables.",
-        "labelkit.cli.list",
-        example="labelkit list methods",
-    ),
-    "doctor": _Own("Check the installation.", "labelkit.cli.doctor", "doctor"),
-    "version": _Own("Show the installed versions.", "labelkit.cli.doctor", "version"),
+    "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.config:config"),
+    "list": _Own("List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
+    "doctor": _Own("Check the installation.", "labelkit.cli.doctor:doctor"),
+    "version": _Own("Show the installed versions.", "labelkit.cli.doctor:version"),
 }
 
 PANELS = {
@@ -129,42 +132,66 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     for panel, names in PANELS.items():
         for name in names:
             entry = COMMANDS[name]
+            shown: dict[str, Any] = {"short_help": entry.summary, "rich_help_panel": panel}
             if not is_named(name, words):
-                app.command(name, short_help=entry.summary, rich_help_panel=panel)(placeholder_command(entry.summary))
-            elif isinstance(entry, _Own):
-                _add_own(app, name, entry, panel, words_below(name, words))
+                app.command(name, **shown)(placeholder_command(entry.summary))
+                continue
+            help_text = f"{entry.summary}\n\nExample: labelkit {name} methods"
+            found: Any = entry
+            if isinstance(entry, _Own):
+                module, _, attribute = entry.target.partition(":")
+                found = getattr(import_module(module), attribute)
+            elif isinstance(entry, Group):
+                found, help_text = entry.commands, entry.help
+            if isinstance(found, Mapping):
+                group = new_group(found, None if words is None else words[1:])
+                app.add_typer(group, name=name, help=help_text, **shown)
             else:
-                _add_stage(app, name, entry, panel, words_below(name, words))
+                app.command(name, **shown)(built_command(found, is_named=True))
     return app
 
 
-def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, words: Sequence[str] | None) -> None:
-    if isinstance(entry, Command):
-        command = _built(entry)
-        app.command(name, short_help=entry.summary, rich_help_panel=panel)(command)
-        return
-    commands = {
-        below: _built(command) if is_named(below, words) else placeholder_command(command.help)
-        for below, command in entry.commands.items()
-    }
-    group = new_group(commands, words)
-    app.add_typer(group, name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel)
+def new_group(
+    commands: Mapping[str, Callable[..., None] | Command] | None = None, words: Sequence[str] | None = None
+) -> typer.Typer:
+    """Return a Typer group of subcommands with labelkit's settings.
+
+    Args:
+        commands: by name, in the order of help: functions, or rows of the table of commands.
+        words: what follows the group on the command line. Only the command that they name gets its options,
+            as to build all of them takes most of a second. None: every command gets its options.
+    """
+    group = typer.Typer(add_completion=False, **SETTINGS)
+    for name, command in (commands or {}).items():
+        group.command(name)(built_command(command, is_named=is_named(name, words)))
+    return group
 
 
-def _built(command: Command) -> Callable[..., None]:
+def built_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
+    """Return the function that Typer makes a command of; one that is not named has its help only."""
+    if not is_named:
+        text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
+        return placeholder_command(text)
+    if not isinstance(command, Command):
+        return command
     from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
 
     return run_command(command)
 
 
-def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:
-    module = import_module(entry.module)
-    if entry.function:
-        app.command(name, short_help=entry.summary, rich_help_panel=panel)(getattr(module, entry.function))
-    else:
-        text = f"{entry.summary}\n\nExample: {entry.example}"
-        group = module.build_app(words)
-        app.add_typer(group, name=name, help=text, short_help=entry.summary, rich_help_panel=panel)
+def is_named(name: str, words: Sequence[str] | None) -> bool:
+    """Return whether command-line words start with this command or group name; ``None`` matches all."""
+    return words is None or list(words[:1]) == [name]
+
+
+def placeholder_command(text: str) -> Callable[..., None]:
+    """Return a placeholder command that appears in help but has no options and cannot be called."""
+
+    def command() -> None:
+        raise RuntimeError("this command was not built")  # only the command that is named can be called
+
+    command.__doc__ = text
+    return command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,12 +201,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: what stands after ``labelkit``; by default what this process was given.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return run_app(lambda: build_app(arguments), arguments)
+    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _STAGES
+    if shows_config:  # the options are those of the command
+        del arguments[0]
+    return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
 
 
-def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
+def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: Output | None = None) -> int:
     """Build and run an app, and convert its outcome to an exit code."""
-    with use_output(Output()) as output, signals_interrupt() as seen:
+    with use_output(output or Output()) as output, signals_interrupt() as seen:
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)
@@ -205,25 +235,10 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
             if known is not None:
                 return _fail(known, output)
             write(traceback.format_exc(), sys.stderr)
-            if (place := _own_code(error, arguments)) is not None:
-                print_error(f"{place}: {type(error).__name__}: {error}. That is a method of {OWN_METHODS_VARIABLE}")
-                return 1
-            print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
+            own = os.environ.get(OWN_METHODS_VARIABLE)
+            whose = f" if it is not in your own method ({own})" if own else ""
+            print_error(f"this is a bug in labelkit {__version__}{whose}; please report it with the lines above")
             return 1
-
-
-def _own_code(error: Exception, arguments: Sequence[str]) -> str | None:
-    """Where in the code of a user an error came up, or in the training of which method of theirs; ``None``: in none."""
-    registry = sys.modules.get("labelkit.methods.registry")
-    sources = {} if registry is None else registry.OWN_SOURCES  # without it, no such code was run
-    files = {str(source.path) for source in sources.values()}
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if lines:
-        return f"{lines[-1].filename}, line {lines[-1].lineno}"
-    words = [argument for argument in arguments if not argument.startswith("-")]
-    if words[:1] == ["train"] and words[1:2] and words[1] in sources:
-        return f"in the training of {words[1]} ({sources[words[1]].path})"
-    return None
 
 
 def _print_version(shown: bool) -> None:

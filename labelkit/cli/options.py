@@ -1,20 +1,17 @@
-"""What all commands share: ``--json``, ``-q``, ``-v``, and how a group of subcommands is set up."""
+"""What all commands share: ``--json``, ``-q``, ``-v``."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from labelkit.cli.console import current_output
 from labelkit.cli.progress import progress_for
-from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.progress import use_progress
 
 Command = Callable[..., None]
@@ -37,66 +34,6 @@ VerboseOption = Annotated[
         "-v",
     ),
 ]
-
-
-class _Group(TyperGroup):
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the subcommand, or raise an error that hints at own methods if a training method is unknown."""
-        try:
-            return super().resolve_command(ctx, args)
-        except Exception as error:  # Typer's error of usage, which is private
-            if ctx.info_name == "train" and hasattr(error, "message"):
-                error.message = (
-                    f"{error.message} A method of your own is one while {OWN_METHODS_VARIABLE} names its file."
-                )
-            raise
-
-
-SETTINGS: dict[str, Any] = {
-    "cls": _Group,
-    "no_args_is_help": True,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": "rich",
-    "context_settings": {"help_option_names": ["-h", "--help"]},
-}
-"""Of every group of commands; help is Typer's own."""
-
-
-def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
-    """Return a Typer group of subcommands with labelkit's settings.
-
-    Args:
-        commands: by name, in the order of help.
-        words: what follows the group on the command line. Only the command that they name gets its options,
-            as to build all of them takes most of a second. None: every command gets its options.
-    """
-    group = typer.Typer(add_completion=False, **SETTINGS)
-    for name, command in (commands or {}).items():
-        named = command if is_named(name, words) else placeholder_command(inspect.getdoc(command) or "")
-        group.command(name)(named)
-    return group
-
-
-def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether command-line words start with this command or group name; ``None`` matches all."""
-    return words is None or list(words[:1]) == [name]
-
-
-def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the command-line words after this group, () if they name another, or ``None`` for ``None``."""
-    if words is None:
-        return None
-    return words[1:] if is_named(name, words) else ()
-
-
-def placeholder_command(text: str) -> Command:
-    """Return a placeholder command that appears in help but has no options and cannot be called."""
-
-    def command() -> None:
-        raise RuntimeError("this command was not built")  # only the command that is named can be called
-
-    command.__doc__ = text
-    return command
 
 
 @contextmanager

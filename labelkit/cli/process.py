@@ -192,8 +192,7 @@ def _watch(reader: int, handler: object, seen: list[int]) -> None:
 
 
 def _end_now(signum: int) -> NoReturn:
-    cursor = "\x1b[?25h" if os.isatty(2) else ""  # a bar may have hidden it
-    _say(f"{cursor}stopped by {signal.Signals(signum).name}")
+    _say(f"stopped by {signal.Signals(signum).name}")
     os._exit(128 + signum)
 
 

@@ -28,7 +28,6 @@ class Command:
         example: a command line that runs it.
         config: ``module:Class`` of its options; or the class.
         stage: ``module:function`` that does the work; takes the config.
-        summary: a line for the list of all commands; of a subcommand its group's stands there.
         distributed: several processes may run it together, as torchrun starts them; others are refused there.
     """
 
@@ -36,13 +35,17 @@ class Command:
     example: str
     config: str | type[StageConfig]
     stage: str
-    summary: str = ""
     distributed: bool = False
 
     @property
     def help(self) -> str:
         """Help text of a command, shown by ``--help`` above the options."""
         return f"{self.text}\n\nExample: {self.example}"
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the text, up to a colon, for the list of all commands."""
+        return self.text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
     def config_class(self) -> type[StageConfig]:
         """Import and return the options class of a command."""
@@ -60,7 +63,7 @@ class Command:
         Raises:
             ConfigError: torchrun started several processes of a command that works alone.
         """
-        from labelkit.commands.common.gate import Gate
+        from labelkit.commands.common.gate import judge
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
@@ -73,12 +76,11 @@ class Command:
                 "Start it without torchrun, or unset WORLD_SIZE for a single process.",
             )
         check_outputs(config)
-        gate = Gate(config) if isinstance(config, GateConfig) else None
         check_inputs(config)
         stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
         result = stage(config)
-        if gate is not None:
-            return gate.judge(result)
+        if isinstance(config, GateConfig):
+            return judge(config, result)
         return result, getattr(result, "fault", None)
 
 
@@ -147,16 +149,14 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit start photos --labels known.csv",
         "labelkit.pipelines.start.options:StartConfig",
         "labelkit.pipelines.start.run:start",
-        summary="Turn a folder of photos into a table of labels, in one command.",
     ),
     "predict": Command(
-        "Predict the class or group of new photos, or unsure, with a confidence, as `labelkit discover answer` did "
-        "for the photos in the store.\n\n"
+        "Predict the class or group of new photos, or unsure, with a confidence. The model is the one that `labelkit "
+        "discover answer` made for the photos in the store.\n\n"
         "A photo that is already in the store gets the prediction, or the label, that it has in the store.",
         "labelkit predict new.jpg --from photos-labeled",
         "labelkit.pipelines.predict.options:PredictConfig",
         "labelkit.pipelines.predict.predict:predict_photos",
-        summary="Predict the class or group of new photos.",
     ),
     "train": Group(
         "Train a representation with one of the methods.", "labelkit train flipclass --dataset digits", _train_commands
@@ -168,21 +168,18 @@ COMMANDS: dict[str, Command | Group] = {
         'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
         "labelkit.pipelines.reproduce.options:ReproduceConfig",
         "labelkit.pipelines.reproduce.running:reproduce",
-        summary="Reproduce a published table and compare the results.",
     ),
     "embed": Command(
         "Embed every image of a data set with a trained backbone.",
         "labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5",
         "labelkit.options.embed:EmbedConfig",
         "labelkit.commands.embed.embed:embed_images",
-        summary="Embed the images of a data set into a store.",
     ),
     "import": Command(
         "Make a store from embeddings that another program wrote (.npy, .npz, CSV or HDF5), and check all values.",
         "labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5",
         "labelkit.commands.exchange.options:ImportConfig",
         "labelkit.commands.exchange.importing:import_store",
-        summary="Create a store from existing embeddings.",
     ),
     "export": Command(
         "Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the "
@@ -190,7 +187,6 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",
-        summary="Export embeddings, labels, results or the network.",
     ),
     "cluster": Group(
         "Cluster the embeddings of a store.",
@@ -265,14 +261,12 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labelkit.commands.suggest.options:SuggestConfig",
         "labelkit.commands.suggest.suggest:suggest_images",
-        summary="Suggest images to label next.",
     ),
     "label": Command(
         "Add labels from a CSV to the known labels, as a result that other commands read with --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
         "labelkit.studio.label.label:label_images",
-        summary="Add labels to a store, from a CSV or in the browser.",
     ),
     "find": Group(
         "Find near-duplicates, outliers, label errors and new classes.",
@@ -396,7 +390,6 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared",
         "labelkit.pipelines.compare.options:CompareConfig",
         "labelkit.pipelines.compare.compare:compare_methods",
-        summary="Compare methods on the same split and training budget.",
     ),
     "retrieve": Command(
         "Find the images of a store that look most like a query: an image, a folder of images, or rows of a "
@@ -406,21 +399,18 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit retrieve --query img.png --index digits.h5 -k 10",
         "labelkit.commands.retrieve.options:RetrieveConfig",
         "labelkit.commands.retrieve.retrieve:retrieve_images",
-        summary="Find the images most similar to a query.",
     ),
     "prototypes": Command(
         "Spread one vector per class over the sphere, write the vectors, and report how well they are spread.",
         "labelkit prototypes --num-classes 100 --embed-dim 50",
         "labelkit.options.prototypes:PrototypesConfig",
         "labelkit.commands.prototypes.prototypes:make_prototypes",
-        summary="Compute class prototypes spread over the hypersphere.",
     ),
     "match": Command(
         "Find pairs of images that show the same object, by affine SIFT keypoints and a homography that aligns them.",
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "labelkit.commands.match.options:MatchConfig",
         "labelkit.commands.match.pairs:match_images_of_store",
-        summary="Match images that show the same object, by keypoints.",
     ),
     "report": Command(
         "Write one HTML file about a store: groups, a map, neighbors, findings of `find`, scores, curves.\n\n"
@@ -429,7 +419,6 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit report --index photos.h5 --out report.html",
         "labelkit.studio.report.options:ReportConfig",
         "labelkit.studio.report.build:write_report",
-        summary="Write an HTML page about a store.",
     ),
     "show": Group(
         "Plot runs and stores: attention, training curves, discoveries, patches.",
@@ -484,27 +473,23 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",
         "labelkit.commands.datasets.datasets:survey_datasets",
-        summary="List the named data sets and check whether they are complete.",
     ),
     "status": Command(
         "Report how far a store or a training run has progressed, and which of its parts are intact; changes nothing.",
         "labelkit status --index cub.h5",
         "labelkit.commands.store_files.options:StatusConfig",
         "labelkit.commands.store_files.status:report_status",
-        summary="Show the progress of a store or a run.",
     ),
     "verify": Command(
         "Check every block of a store, result, patches, matches or run against its digest; exit 3 if any differs.",
         "labelkit verify --index cub.h5 --images data/cub",
         "labelkit.commands.store_files.options:VerifyConfig",
         "labelkit.commands.store_files.verify:verify_path",
-        summary="Verify the integrity of a store, result or checkpoint.",
     ),
     "pack": Command(
         "Write one file with a store and all its results, to send to others; every command reads it like a store.",
         "labelkit pack --index cub.h5 --out all.h5",
         "labelkit.commands.store_files.options:PackConfig",
         "labelkit.commands.store_files.packing:pack_results",
-        summary="Pack a store and its results into one file.",
     ),
 }

@@ -12,37 +12,21 @@ import difflib
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from labelkit.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A single problem of an option, preset or config file, shown as ``where: problem. remedy``."""
-
-    where: str
-    problem: str
-    remedy: str = ""
-
-    def line(self) -> str:
-        """Return the fault as one line of text."""
-        return str(ConfigError(self.where, self.problem, self.remedy))
-
-
-def faults_error(faults: Iterable[Fault]) -> ConfigError:
+def faults_error(faults: Iterable[ConfigError]) -> ConfigError:
     """Return one error that lists all faults, one per line and without repetitions."""
-    first, *rest = dict.fromkeys(faults)
+    first, *rest = {str(fault): fault for fault in faults}.values()
     if not rest:
-        return ConfigError(first.where, first.problem, first.remedy)
-    lines = [first.line().removeprefix(f"{first.where}: "), *(fault.line() for fault in rest)]
+        return first
+    lines = [str(first).removeprefix(f"{first.where}: "), *map(str, rest)]
     return ConfigError(first.where, "\n".join(lines))
 
 
@@ -50,7 +34,6 @@ _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
 _FACTS = ("preset", "short", "aliases", "makes", "before", "positional")
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
-_LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
 class StageConfig(BaseModel):
@@ -88,12 +71,9 @@ class StageConfig(BaseModel):
     """What options of earlier versions became: config files may name them with this value only. Those of
     parents hold too."""
 
-    keeps_order: ClassVar[bool] = False
-    """Whether the options stand in the order of the bases, those of a `LastOption` too."""
-
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Take the constants of all bases; move the options of every `LastOption` behind those of the class."""
+        """Take the constants of all bases."""
         super().__pydantic_init_subclass__(**kwargs)
         constants = {
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
@@ -101,12 +81,6 @@ class StageConfig(BaseModel):
         cls.constants = {name: value for name, value in constants.items() if name not in cls.__pydantic_fields__}
         retired = {name for base in cls.__mro__ for name in vars(base).get("retired_fields", ())}
         cls.retired_fields = frozenset(retired - cls.constants.keys() - cls.__pydantic_fields__.keys())
-        if cls.keeps_order:
-            return
-        fields = cls.__pydantic_fields__
-        for base in reversed(cls.__mro__[1:]):
-            if issubclass(base, StageConfig) and any("comes_last" in vars(parent) for parent in base.__bases__):
-                fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -125,46 +99,8 @@ class StageConfig(BaseModel):
         Args:
             operational: False leaves out the fields that presets and config files may not set.
         """
-        return {
-            name: plain(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if operational or in_presets(field)
-        }
-
-
-class LastOption(StageConfig):
-    """Base of mixins whose options stand behind those of a class that inherits them."""
-
-    comes_last: ClassVar[bool] = True
-
-
-def option(
-    panel: str | None = None,
-    *,
-    preset: bool = True,
-    short: str | None = None,
-    aliases: tuple[str, ...] = (),
-    makes: str | None = None,
-) -> JsonDict:
-    """Return the ``json_schema_extra`` that configures how a field appears in help, shell and presets.
-
-    Args:
-        panel: heading under which ``--help`` shows the option.
-        preset: False keeps it out of presets and config files.
-        short: a one-letter option beside the long one, e.g. ``-k``.
-        aliases: options of the shell that mean the same, e.g. ``--store``.
-        makes: the kind of output that it names.
-    """
-    extra: JsonDict = {"preset": preset}
-    if panel is not None:
-        extra["panel"] = panel
-    if short is not None:
-        extra["short"] = short
-    if aliases:
-        extra["aliases"] = list(aliases)
-    if makes is not None:
-        extra["makes"] = makes
-    return extra
+        left_out = {name for name, field in type(self).model_fields.items() if not (operational or in_presets(field))}
+        return self.model_dump(mode="json", exclude=left_out)
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
@@ -222,11 +158,6 @@ def in_presets(field: FieldInfo) -> bool:
     return field_extra(field, "preset") is not False
 
 
-def preset_keys(config_class: type[StageConfig]) -> list[str]:
-    """Return the names of the fields that presets and config files may set."""
-    return [name for name, field in config_class.model_fields.items() if in_presets(field)]
-
-
 def allows_none(annotation: object) -> bool:
     """Return whether a type annotation allows None."""
     return any(member is type(None) for member in _members(annotation))
@@ -241,11 +172,6 @@ def choices(annotation: object) -> tuple[str, ...]:
         elif get_origin(member) is tuple:
             texts += choices(get_args(member)[0])
     return tuple(texts)
-
-
-def is_switch(annotation: object) -> bool:
-    """Return whether the type is ``bool``, so that the option is ``--name/--no-name``."""
-    return annotation is bool
 
 
 def metavar(annotation: object) -> str:
@@ -325,36 +251,12 @@ def command_words(config: StageConfig) -> list[str]:
     return words
 
 
-def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
-    """Translate a pydantic error to a message about the value, such as ``must be > 0`` or ``not a whole number``."""
-    kind, context = error["type"], error.get("ctx", {})
-    messages = {
-        "int_parsing": "not a whole number",
-        "int_type": "not a whole number",
-        "int_from_float": "not a whole number",
-        "int_parsing_size": "too large",
-        "float_parsing": "not a number",
-        "float_type": "not a number",
-        "finite_number": "must be a finite number",
-        "bool_parsing": "neither true nor false",
-        "bool_type": "neither true nor false",
-        "string_type": "not a text",
-        "path_type": "not a path",
-        "tuple_type": "not a list",
-        "none_required": "not none",
-    }
-    if kind in messages:
-        return messages[kind]
-    for name, sign in _SIGNS.items():
-        if kind in _LIMIT_ERRORS and name in context:
-            # The limit as the field declares it: pydantic turns 0 into 0.0.
-            return f"must be {sign} {_limits(field).get(name, context[name])}"
-    if kind == "literal_error":
-        return "must be one of " + ", ".join(choices(field.annotation))
-    if kind == "value_error":
-        return str(context["error"])
-    message = str(error["msg"])
-    return message[:1].lower() + message[1:]
+def fault_message(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value in pydantic's words, or in those of our own checks."""
+    context = error.get("ctx", {})
+    message = str(context["error"]) if "error" in context else str(error["msg"])
+    message = message.partition(", unable to parse")[0]
+    return message[:1].lower() + message[1:] if message.startswith("Input") else message
 
 
 def _limits(field: FieldInfo) -> dict[str, Any]:
@@ -421,22 +323,8 @@ def _parse_path(text: str) -> Path:
         raise ValueError("an empty path")
     if "\0" in text:
         raise ValueError("a path cannot contain a null character")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        raise ValueError("the path contains a character that is not allowed in file names") from error
+    os.fsencode(text)  # a ValueError for what no file name can hold
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ValueError("the home folder of this user is unknown") from error
-
-
-def plain(value: object) -> object:
-    """Convert a field's value to None, bool, int, float, str or a list of those."""
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    return value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import model_validator
 
@@ -74,18 +75,16 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
             raise ValueError(f"there is no score {own}.{hint} Scores: {', '.join(known)}")
         low = -1 if own in BELOW_ZERO else 0
         if not low <= value <= 1:
-            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
+            hint = f" Did you mean `{name}={value / 100:g}`?" if 1 < value <= 100 else ""
+            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{hint}")
         limits[name] = value
     return limits
 
 
-def _as_share(value: float, before: str) -> str:
-    """Ask whether a percentage was meant, if it can be one."""
-    return f" Did you mean `{before}{value / 100:g}`?" if 1 < value <= 100 else ""
-
-
 class GateConfig(StageConfig):
     """Options for limits on scores, which end the command with exit code 10 if they are violated."""
+
+    constants: ClassVar[Mapping[str, object]] = {"baseline": None, "tolerance": 0.0}
 
     fail_under: tuple[str, ...] = _GATE(
         (),
@@ -96,10 +95,6 @@ class GateConfig(StageConfig):
     fail_over: tuple[str, ...] = _GATE(
         (), "Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1."
     )
-    baseline: Path | None = _GATE(
-        None, "Exit with code 10 if a score is worse than in this file, an earlier --json output of the command."
-    )
-    tolerance: float = _GATE(0.0, "How much worse than --baseline a score may be, in the units of --json.", ge=0)
 
     @model_validator(mode="after")
     def _check_gate(self) -> GateConfig:
@@ -109,14 +104,4 @@ class GateConfig(StageConfig):
         for name in parse_limits(self.fail_over):
             if score_direction(name.rpartition("/")[2]) > 0:
                 raise ValueError(f"--fail-over: higher is better for {name}; use --fail-under")
-        if self.tolerance and self.baseline is None:
-            raise ValueError("--tolerance requires --baseline")
-        if self.tolerance > 1:
-            hint = _as_share(self.tolerance, "--tolerance ")
-            raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")
         return self
-
-    @property
-    def has_gate(self) -> bool:
-        """Return whether any limit was set."""
-        return bool(self.fail_under or self.fail_over or self.baseline is not None)

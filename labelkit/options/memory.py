@@ -32,21 +32,6 @@ def size_bytes(text: str) -> int:
     return size
 
 
-def checked_size(value: object) -> object:
-    """Validate a memory size and return it with its unit; other types pass unchanged and are refused later.
-
-    Raises:
-        ValueError: it is no size, or none above 0.
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = repr(value)
-    if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
-        size_bytes(value)
-        if value.strip()[-1].isdigit():
-            return f"{value.strip()}GiB"
-    return value
-
-
 class MemoryConfig(StageConfig):
     """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.embeddings``."""
 
@@ -59,7 +44,14 @@ class MemoryConfig(StageConfig):
     @field_validator("max_memory", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
-        return checked_size(value)
+        """Return a size with its unit; other types pass unchanged and are refused later."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = repr(value)
+        if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
+            size_bytes(value)
+            if value.strip()[-1].isdigit():
+                return f"{value.strip()}GiB"
+        return value
 
     @property
     def max_memory_bytes(self) -> int | None:

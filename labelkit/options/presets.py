@@ -11,14 +11,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
-    Fault,
     StageConfig,
     choices,
     fault_message,
@@ -26,13 +26,10 @@ from labelkit.options.base import (
     flag,
     in_presets,
     nearest,
-    parse_text,
-    plain,
-    preset_keys,
     shell_name,
     value_text,
 )
-from labelkit.options.yaml_file import read_source, read_text
+from labelkit.options.yaml_file import read_text, read_yaml
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -44,21 +41,6 @@ DEFAULT_ORIGIN = "default"
 
 
 @dataclass(frozen=True)
-class Resolved(Generic[C]):
-    """A validated config and the origin of each of its values.
-
-    Attributes:
-        config: the validated config.
-        origins: for each field ``default``, a preset or config file, or the option that set it.
-        preset_path: the preset that was used, if any.
-    """
-
-    config: C
-    origins: dict[str, str]
-    preset_path: Path | None
-
-
-@dataclass(frozen=True)
 class Collected(Generic[C]):
     """Merged values of defaults, preset, config file and options, before validation.
 
@@ -66,17 +48,29 @@ class Collected(Generic[C]):
         config_class: the class they are for.
         values: what the sources set, the strongest only, as given.
         origins: the origin of every field.
-        faults: everything wrong with the sources, missing fields aside.
-        missing: required fields that no source sets.
+        faults: everything wrong with the sources.
         preset_path: the preset that was used, if any.
     """
 
     config_class: type[C]
     values: dict[str, object]
     origins: dict[str, str]
-    faults: tuple[Fault, ...]
-    missing: tuple[str, ...]
+    faults: tuple[ConfigError, ...]
     preset_path: Path | None
+
+    @cached_property
+    def config(self) -> C:
+        """The validated config.
+
+        Raises:
+            ConfigError: every fault, a line each.
+        """
+        if self.faults:
+            raise faults_error(self.faults)
+        try:
+            return self.config_class.model_validate(self.values)
+        except ValidationError as error:
+            raise faults_error(_joint_faults(self, error)) from error
 
 
 def resolve(
@@ -86,8 +80,8 @@ def resolve(
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-) -> Resolved[C]:
-    """Merge defaults, preset, config file and options into a validated config.
+) -> Collected[C]:
+    """Merge defaults, preset, config file and options, and validate the config.
 
     Args:
         config_class: the class to make.
@@ -101,7 +95,9 @@ def resolve(
     Raises:
         ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
     """
-    return finish(collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins))
+    found = collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins)
+    _ = found.config
+    return found
 
 
 def collect(
@@ -116,11 +112,11 @@ def collect(
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
     folder = shipped_presets()
-    faults: list[Fault] = []
+    faults: list[ConfigError] = []
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        file_values = read_source(config_file, str(config_file), faults)
+        file_values = _read(config_file, str(config_file), faults)
         retired = config_class.retired_fields - config_class.model_fields.keys()
         file_values = {
             key: value
@@ -129,71 +125,34 @@ def collect(
             # numbers of a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
-    dataset = _dataset_of(config_class, overrides, file_values)
-    of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
-    has_weights = any(
-        str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
-        for source in (overrides, file_values)
-    )
 
     preset_values: dict[str, object] = {}
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, of_store=of_store, has_weights=has_weights)
+        preset_path = _choose_preset(config_class, preset, file_values | overrides)
     except ConfigError as error:
-        faults.append(Fault(error.where, error.problem, error.remedy))
+        faults.append(error)
     if preset_path is not None:
         preset_name = _display(preset_path, folder)
-        preset_values = read_source(preset_path, preset_name, faults)
+        preset_values = _read(preset_path, preset_name, faults)
 
     values: dict[str, object] = {}
     merged_origins = dict.fromkeys(config_class.model_fields, DEFAULT_ORIGIN)
-    for source, name in ((preset_values, preset_name), (file_values, str(config_file))):
-        faults += _file_faults(config_class, source, name)
-        for key in source:
-            if key in config_class.model_fields:
-                values[key] = source[key]
-                merged_origins[key] = name
-    faults += _option_faults(config_class, overrides, where)
-    for key in overrides:
-        if key in config_class.model_fields:
-            values[key] = overrides[key]
-            merged_origins[key] = where[key]
-    missing = [name for name, field in config_class.model_fields.items() if field.is_required() and name not in values]
-    return Collected(config_class, values, merged_origins, tuple(faults), tuple(missing), preset_path)
-
-
-def finish(collected: Collected[C]) -> Resolved[C]:
-    """Create the config from its merged sources, or raise an error that lists every fault.
-
-    Raises:
-        ConfigError: every fault, a line each.
-    """
-    faults = list(collected.faults)
-    for name in collected.missing:
-        shown = shell_name(name, collected.config_class.model_fields[name])
-        faults.append(Fault(shown, "is missing", f"Pass a value for {shown}."))
-    if faults:
-        raise faults_error(faults)
-    try:
-        config = collected.config_class.model_validate(collected.values)
-    except ValidationError as error:
-        raise faults_error(_joint_faults(collected, error)) from error
-    return Resolved(config, collected.origins, collected.preset_path)
-
-
-def parsed_values(collected: Collected[C]) -> dict[str, object]:
-    """Return the plain value of every field, with None for required fields that are missing."""
-    values: dict[str, object] = {}
-    for name, field in collected.config_class.model_fields.items():
-        if name in collected.values:
-            value = parse_text(field.annotation, collected.values[name])
-            adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, field.annotation))
-            values[name] = plain(adapter.validate_python(value))
-        else:
-            values[name] = None if field.is_required() else plain(field.get_default(call_default_factory=True))
-    return values
+    for source, places in (
+        (preset_values, dict.fromkeys(preset_values, preset_name)),
+        (file_values, dict.fromkeys(file_values, str(config_file))),
+        (overrides, where),
+    ):
+        faults += _faults_of(config_class, source, places, in_file=source is not overrides)
+        known = source.keys() & config_class.model_fields.keys()
+        values |= {key: source[key] for key in source if key in known}
+        merged_origins |= {key: places[key] for key in known}
+    for name, field in config_class.model_fields.items():
+        if field.is_required() and name not in values:
+            shown = shell_name(name, field)
+            faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
+    return Collected(config_class, values, merged_origins, tuple(faults), preset_path)
 
 
 def shipped_presets() -> Path | None:
@@ -242,21 +201,6 @@ def preset_command(path: Path) -> str:
     return command
 
 
-@dataclass(frozen=True, slots=True)
-class PresetLine:
-    """An option in a preset file, with its value and the comment that follows it.
-
-    Attributes:
-        option: key.
-        value: YAML.
-        place: what the file says behind it: where the value comes from, mostly; may be empty.
-    """
-
-    option: str
-    value: str
-    place: str
-
-
 def preset_comment(path: Path) -> str:
     """Return the comment at the top of a preset file, without the line that names the command."""
     lines = []
@@ -267,36 +211,18 @@ def preset_comment(path: Path) -> str:
     return " ".join(lines)
 
 
-def preset_lines(path: Path) -> list[PresetLine]:
-    """Return the options of a shipped preset in the order of its file."""
-    lines = [line for line in read_text(path).splitlines() if line and not line.startswith("#")]
-    found = []
-    for line in lines:
-        option, _, rest = line.partition(":")
-        value, _, place = rest.partition("  # ")
-        found.append(PresetLine(option, value.strip(), place.strip()))
-    return found
-
-
-def _dataset_of(
-    config_class: type[StageConfig], overrides: Mapping[str, object], file_values: Mapping[str, object]
-) -> str | None:
-    field = config_class.model_fields.get("dataset")
-    if field is None:
-        return None
-    for source in (overrides, file_values):
-        if "dataset" in source:
-            return str(source["dataset"])
-    return None if field.is_required() or field.default is None else str(field.default)
+def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]:
+    try:
+        return read_yaml(path, name)
+    except ConfigError as error:
+        faults.append(ConfigError(error.where.replace(str(path), name), error.problem, error.remedy))
+        return {}
 
 
 def _choose_preset(
     config_class: type[StageConfig],
     preset: str | None,
-    dataset: str | None,
-    *,
-    of_store: bool,
-    has_weights: bool,
+    said: Mapping[str, object],
 ) -> Path | None:
     available = available_presets(config_class)
     if preset is not None:
@@ -311,15 +237,19 @@ def _choose_preset(
         hint = f"Did you mean `{close}`? " if close else ""
         names = ", ".join(available) or "none"
         raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
-    if config_class.command[:1] != ("train",) or dataset is None:
+    field = config_class.model_fields.get("dataset")
+    default = None if field is None or field.is_required() else field.default
+    if config_class.command[:1] != ("train",) or (dataset := said.get("dataset", default)) is None:
         return None
-    if of_store and _STORE_PRESET in available:
+    dataset = str(dataset)
+    if said.get("index") not in (None, "none") and _STORE_PRESET in available:
         return available[_STORE_PRESET]
     if dataset in available:
         return available[dataset]
     if not _is_path(dataset):
         return None
     # what a small network from scratch wants, such as images of 32 pixels, ruins one with weights
+    has_weights = str(said.get("pretrained")).lower() == "true" or said.get("weights") not in (None, "none")
     special = available.get(_PRETRAINED_PRESET) if has_weights else None
     return special or available.get(_FOLDER_PRESET)
 
@@ -339,43 +269,30 @@ def _display(path: Path, folder: Path | None) -> str:
     return str(path)
 
 
-def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], name: str) -> list[Fault]:
-    """Check the keys and values of a preset or config file."""
+def _faults_of(
+    config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str], *, in_file: bool
+) -> list[ConfigError]:
+    """Check the keys and values of a source: a preset or config file, or the options."""
     faults = []
-    fields = config_class.model_fields
+    fields, constants = config_class.model_fields, config_class.constants
     for key, value in values.items():
-        if key in config_class.constants and key not in fields:
-            always = value_text(config_class.constants[key])
-            problem = f"{key} is no longer an option and is always {always} (value {value_text(value)})"
-            faults.append(Fault(name, problem, "Remove this key."))
+        problem = remedy = ""
+        if key not in fields and in_file and key in constants:
+            problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
         elif key not in fields:
-            close = nearest(key, preset_keys(config_class))
-            faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
-        elif not in_presets(fields[key]):
-            faults.append(
-                Fault(
-                    name,
-                    f"{key} is only an option, not part of a preset (value {value_text(value)})",
-                    f"Pass {flag(key)} instead.",
-                )
-            )
-    faults += [Fault(name, f"{key}: {problem}", remedy) for key, problem, remedy in _value_faults(config_class, values)]
-    return faults
+            problem = "unknown key"
+            remedy = _did_you_mean(nearest(key, filter(lambda name: not in_file or in_presets(fields[name]), fields)))
+        elif in_file and not in_presets(fields[key]):
+            problem, remedy = "is only an option, not part of a preset", f"Pass {flag(key)} instead."
+        if problem:
+            faults.append(_fault(where[key], key, f"{problem} (value {value_text(value)})", remedy))
+    found = _value_faults(config_class, values)
+    return faults + [_fault(where[key], key, problem, remedy) for key, problem, remedy in found]
 
 
-def _option_faults(
-    config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str]
-) -> list[Fault]:
-    faults = []
-    for key, value in values.items():
-        if key not in config_class.model_fields:
-            close = nearest(key, config_class.model_fields)
-            problem = f"unknown key (value {value_text(value)})"
-            if not where[key].endswith(key):
-                problem = f"{key}: {problem}"
-            faults.append(Fault(where[key], problem, _did_you_mean(close)))
-    faults += [Fault(where[key], problem, remedy) for key, problem, remedy in _value_faults(config_class, values)]
-    return faults
+def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
+    """Return an error that names the key, unless its place does."""
+    return ConfigError(where, problem if where.replace("-", "_").endswith(key) else f"{key}: {problem}", remedy)
 
 
 def _did_you_mean(name: str | None) -> str:
@@ -405,7 +322,7 @@ def _describe(
 ) -> tuple[str, str]:
     field = config_class.model_fields[key]
     # A union reports each of its members: any of them would do.
-    messages = " or ".join(dict.fromkeys(fault_message(detail, field) for detail in details))
+    messages = " or ".join(dict.fromkeys(fault_message(detail) for detail in details))
     remedy = ""
     for detail in details:
         if detail["type"] == "literal_error":
@@ -414,7 +331,7 @@ def _describe(
     return f"{messages} (value {value_text(value)})", remedy
 
 
-def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Fault]:
+def _joint_faults(collected: Collected[C], error: ValidationError) -> list[ConfigError]:
     """Explain faults that appear only when all values come together."""
     faults = []
     for detail in error.errors(include_url=False):
@@ -422,12 +339,12 @@ def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Fault
             key = str(detail["loc"][0])
             field = collected.config_class.model_fields[key]
             value = value_text(collected.values.get(key, field.default))
-            faults.append(Fault(collected.origins[key], f"{key}: {fault_message(dict(detail), field)} (value {value})"))
+            faults.append(ConfigError(collected.origins[key], f"{key}: {fault_message(dict(detail))} (value {value})"))
             continue
         context = detail.get("ctx", {})
         message = str(context["error"]) if "error" in context else str(detail["msg"])
         command = " ".join(("labelkit", *collected.config_class.command))
-        faults.append(Fault(command, message, _sources_named(collected, message)))
+        faults.append(ConfigError(command, message, _sources_named(collected, message)))
     return faults
 
 

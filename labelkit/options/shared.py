@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.config import JsonDict
 
-from labelkit.options.base import LastOption, StageConfig, option, panel
+from labelkit.options.base import StageConfig, panel
 
 _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
@@ -22,7 +23,7 @@ _OUTPUT = panel("Output", preset=False)
 _MODEL = panel("Model")
 _RUN = panel("Run")
 
-STORE = option("Store", preset=False, aliases=("--store",))
+STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
 """Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
 
 
@@ -69,13 +70,13 @@ class AddedLabelsOption(LabelsOption):
     own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
-class SplitOption(LastOption):
+class SplitOption(StageConfig):
     """Option that restricts a command to one split of a store."""
 
     split: str = Field("all", description="Split to use, or all.")
 
 
-class NormalizeOption(LastOption):
+class NormalizeOption(StageConfig):
     """Option that scales embeddings to unit length."""
 
     normalize: bool = Field(True, description="Scale every embedding to unit length first.")
@@ -151,7 +152,7 @@ class ScoresOutOptions(StageConfig):
     out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
-class StoredImagesOptions(LastOption):
+class StoredImagesOptions(StageConfig):
     """Options of commands that reread the images of a store, for instance to draw them."""
 
     constants: ClassVar[Mapping[str, object]] = {"columns": 10}
@@ -169,13 +170,13 @@ class CheckpointOptions(StageConfig):
     )
 
 
-class DeviceOption(LastOption):
+class DeviceOption(StageConfig):
     """Option for the compute device."""
 
     device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
-class WorkersOption(LastOption):
+class WorkersOption(StageConfig):
     """Option for the number of workers that read images."""
 
     num_workers: int | None = _RUN(
@@ -187,26 +188,26 @@ class WorkersOption(LastOption):
     )
 
 
-class PrecisionOptions(WorkersOption, LastOption):
+class PrecisionOptions(WorkersOption):
     """Options for the precision and data loading of commands that train a network."""
 
     precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
 
 
-class ThreadsOption(LastOption):
+class ThreadsOption(StageConfig):
     """Option for the number of CPU threads of torch."""
 
     threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
 
 
-class ResamplesOptions(LastOption):
+class ResamplesOptions(StageConfig):
     """Options for bootstrap confidence intervals of scores."""
 
     bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
-class PerClassOption(LastOption):
+class PerClassOption(StageConfig):
     """Option to show scores per class."""
 
     per_class: bool = Field(False, description="Also show the scores per class.")
@@ -218,13 +219,13 @@ class TableOption(StageConfig):
     csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
-class StoreOutOption(LastOption):
+class StoreOutOption(StageConfig):
     """Option for the store that a command writes."""
 
     out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(LastOption):
+class ShardsOptions(StageConfig):
     """Options of commands that write a store in one or several files."""
 
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
@@ -237,7 +238,7 @@ class ShardsOptions(LastOption):
     )
 
 
-class OverwriteOption(LastOption):
+class OverwriteOption(StageConfig):
     """Option to overwrite existing output files."""
 
     overwrite: bool = _OUTPUT(False, "Replace existing files.")

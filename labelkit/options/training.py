@@ -46,9 +46,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )  # fmt: skip
     #: Counts of epochs or steps that a shorter run scales, and the least of each; those of parents too.
     scaled: ClassVar[Mapping[str, int]] = {}
-    # A saved config.yaml lists the options as it always did.
-    keeps_order: ClassVar[bool] = True
-
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {

@@ -11,10 +11,10 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -27,16 +27,14 @@ from labelkit.store.schema import name_text
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
-    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names", "obs/_index", "obs/index"),
-    "labels": ("labels", "label", "targets", "y", "obs/labels", "obs/label"),
+    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names"),
+    "labels": ("labels", "label", "targets", "y"),
     "splits": ("splits", "split"),
     "labeled": ("labeled",),
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
 """Names looked for, the first that is there, where no option says another; capitals do not matter.
-
-In a file of AnnData, names and labels are in the group ``obs``.
 """
 
 _WHOLE = "Restore the file or write it again."
@@ -132,66 +130,53 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
 # ---- .npy and .npz
 
 
-def _refuse_objects(where: str) -> NoReturn:
-    problem = "contains Python objects, which only an unsafe pickle could restore"
-    raise Refused(where, problem, "Write numbers and strings as arrays of these types.")
-
-
 def read_npy(path: Path) -> ForeignRows:
     """Read the embeddings of a ``.npy`` file as a memory map.
 
     Raises:
-        NotAStore: it is none.
-        Refused: it holds objects, or no table of numbers.
-        Damaged: it is cut off.
+        NotAStore: there is no such file.
+        Refused: it holds no table of numbers.
+        Damaged: NumPy cannot read it.
     """
-    where = str(path)
-    with open_regular(path) as file:
-        start = file.read(6)
-    if start != b"\x93NUMPY":
-        problem = "is not in NumPy's .npy format" if start else "is empty"
-        raise NotAStore(where, problem, "Write it with numpy.save.")
-    try:
-        rows = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, OSError, SyntaxError, TypeError) as error:
-        if "Python objects" in str(error):
-            _refuse_objects(where)
-        raise Damaged(where, f"is cut off, or its header cannot be read ({str(error)[:100]})", _WHOLE) from error
-    _check_table(rows, where)
-    return ForeignRows(rows, {}, lambda row: f"{where} row {row}")
+    rows = _load(path)
+    _check_table(rows, str(path))
+    return ForeignRows(rows, {}, lambda row: f"{path} row {row}")
 
 
 def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read embeddings and columns of a ``.npz`` file into memory.
 
     Raises:
-        NotAStore: it is none.
+        NotAStore: there is no such file.
         ConfigError: an array that was named is not there.
-        Refused: no array can be the embeddings, or it holds objects.
-        Damaged: it is cut off or changed.
+        Refused: no array can be the embeddings.
+        Damaged: NumPy cannot read it.
     """
-    where = str(path)
-    with open_regular(path) as file:
-        if not zipfile.is_zipfile(file):
-            raise NotAStore(where, "is not in NumPy's .npz format", "Write it with numpy.savez.")
-        file.seek(0)
-        arrays: dict[str, NDArray[Any]] = {}
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                members = archive.files
-                for name in members:
-                    try:
-                        arrays[name] = archive[name]
-                    except ValueError as error:
-                        if "Object arrays" not in str(error):
-                            raise
-                        if name in wanted.values() or any(name.lower() in usual for usual in USUAL_NAMES.values()):
-                            _refuse_objects(f"{where}:{name}")
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-            raise Damaged(where, f"cannot be unpacked ({str(error)[:100]})", _WHOLE) from error
-    chosen = _choose(where, arrays, wanted)
+    arrays = _load(path)
+    chosen = _choose(str(path), arrays, wanted)
+    _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
     found = {role: arrays[name] for role, name in chosen.items()}
-    return _foreign_rows(found, {role: f"{where}:{name}" for role, name in chosen.items()}, chosen, members)
+    return _foreign_rows(found, {role: f"{path}:{name}" for role, name in chosen.items()}, chosen, list(arrays))
+
+
+def _load(path: Path) -> Any:
+    """Return the array of a ``.npy`` file as a map, or the arrays of a ``.npz`` file by name."""
+    open_regular(path).close()
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            if path.suffix.lower() == ".npy":
+                return loaded
+            raise ValueError("it is one array, of numpy.save")
+        with loaded:
+            if path.suffix.lower() == ".npy":
+                raise ValueError("it is an archive, of numpy.savez")
+            return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, RuntimeError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        remedy = "Write arrays of numbers and texts, not of Python objects, with numpy.save (.npy) or savez (.npz)."
+        raise Damaged(str(path), f"NumPy cannot read it ({one_line(error)})", remedy) from error
+    except EOFError as error:
+        raise NotAStore(str(path), "is empty", _WHOLE) from error
 
 
 def _foreign_rows(
@@ -212,8 +197,7 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 
     Args:
         path: the file.
-        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group, and of ``obs``, where
-            AnnData has names and labels.
+        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group.
 
     Raises:
         NotAStore: it is no HDF5 file.
@@ -235,23 +219,14 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
 
     def look(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
         name = name if isinstance(name, str) else name_text(name)
-        if isinstance(item, h5py.Group):
-            # Categories of pandas are a group of numbers and their names.
-            if isinstance(item.get("codes"), h5py.Dataset) and isinstance(item.get("categories"), h5py.Dataset):
-                datasets[name] = item["codes"]
-        elif not item.is_virtual and not item.external:
+        if isinstance(item, h5py.Dataset) and not item.is_virtual and not item.external:
             datasets[name] = item
 
     file.visititems(look)  # no link that leads elsewhere is followed
     members = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
-    if "obs" in members and "obs" not in datasets:
-        members[members.index("obs") : members.index("obs") + 1] = [f"obs/{name}" for name in file["obs"]]
     given = {key: datasets[key] for key in wanted.values() if key in datasets}
     chosen = _choose(where, given | {name: datasets[name] for name in members if name in datasets}, wanted)
     left_out = [name for name in members if name not in chosen.values()]
-    labels = chosen.get("labels")
-    if labels is not None and isinstance(file[labels], h5py.Group):
-        chosen |= {"labels": f"{labels}/codes", "class_names": f"{labels}/categories"}
     places = {role: f"{where}:/{name}" for role, name in chosen.items()}
     found: dict[str, NDArray[Any]] = {}
     for role, name in chosen.items():
@@ -271,7 +246,6 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
 # ---- text
 
 
-_SHOWN = 12
 _COLUMN_NAMES = {
     "ids": (
         ESCAPED_COLUMN, *USUAL_NAMES["ids"],
@@ -292,10 +266,7 @@ def read_names(path: Path) -> list[str]:
         Refused: it holds no name.
     """
     with open_regular(path) as file:
-        raw = file.read()
-    names = [name_text(line.removesuffix(b"\r")) for line in raw.split(b"\n")]
-    if names[-1] == "":
-        names.pop()
+        names = [name_text(line) for line in file.read().splitlines()]
     if not names:
         raise Refused(str(path), "is empty", "Write one name per line.")
     return names
@@ -317,142 +288,70 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
         ConfigError: a column that was named is not there.
     """
     where = str(path)
-    with open_regular(path) as file:
-        lines = _fields(file, where)
-        _, header = next(lines, (0, []))
-        header = [name.strip() for name in header]
-        if not header:
-            raise NotAStore(where, "is empty", _REMEDY)
-        found = _find_columns(where, header, wanted)
-        places = {role: header.index(name) for role, name in found.items()}
-        texts: dict[str, list[str]] = {role: [] for role in places}
-        numbers: list[int] = []
-        rows: list[NDArray[np.float64]] = []
-        used: list[int] = []
-        for line, fields in lines:
-            if len(fields) != len(header):
-                problem = f"the line has {len(fields)} fields, but the header has {len(header)}"
-                raise Refused(f"{where} line {line}", problem, "Correct this line.")
-            if not numbers and with_rows:
-                others = {at: name for at, name in enumerate(header) if at not in places.values()}
-                used = _number_columns(where, header, others, fields, wanted.get("embeddings"))
-            numbers.append(line)
-            for role, at in places.items():
-                texts[role].append(fields[at])
-            try:
-                rows.append(np.array([float(fields[at]) for at in used]))
-            except ValueError:
-                at = next(at for at in used if not _is_number(fields[at]))
-                problem = f"{fields[at][:40]!r} in column {header[at]!r} is not a number"
-                remedy = "Correct or remove this line, or choose the columns with --embeddings-key."
-                raise Refused(f"{where} line {line}", problem, remedy) from None
+    open_regular(path).close()
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            found = _find_columns(where, header, wanted)
+            places = {role: header.index(name) for role, name in found.items()}
+            used = _number_columns(where, header, places.values(), wanted.get("embeddings")) if with_rows else []
+            texts: dict[str, list[str]] = {role: [] for role in places}
+            numbers: list[int] = []
+            rows: list[NDArray[np.float64]] = []
+            for fields in filter(None, reader):
+                if len(fields) != len(header):
+                    raise ValueError(f"the line has {len(fields)} fields, but the header has {len(header)}")
+                rows.append(np.array([fields[at] for at in used], np.float64))
+                for role, at in places.items():
+                    texts[role].append(unescape_name(fields[at]) if found[role] == ESCAPED_COLUMN else fields[at])
+                numbers.append(reader.line_num)
+        except UnicodeDecodeError as error:
+            raise Refused(where, f"is not UTF-8 ({error.reason})", "Save the file as UTF-8.") from error
+        except (csv.Error, ValueError) as error:
+            raise Refused(f"{where} line {reader.line_num}", str(error), "Correct or remove this line.") from error
     if not rows:
         raise Refused(where, "contains only a header", _REMEDY)
-    if found["ids"] == ESCAPED_COLUMN:
-        texts["ids"] = [
-            _unescaped(text, f"{where} line {line}") for text, line in zip(texts["ids"], numbers, strict=True)
-        ]
     columns: dict[str, Column] = dict(texts)
-    if "labeled" in texts:
-        for text, line in zip(texts["labeled"], numbers, strict=True):
-            if text.strip() not in ("0", "1"):
-                raise Refused(
-                    f"{where} line {line}",
-                    f"column 'labeled' contains {text!r}, expected 0 or 1",
-                    "Correct this value.",
-                )
+    if set(texts.get("labeled", "-")) <= {"0", "1"}:  # other texts are refused where they are used
         columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
-    found |= {"embeddings": _run([header[at] for at in used])} if with_rows else {}
+    if used:
+        found["embeddings"] = f"{header[used[0]]} to {header[used[-1]]} ({len(used)} columns)"
     left_out = [name or "(no name)" for at, name in enumerate(header) if at not in (*used, *places.values())]
     return ForeignRows(np.stack(rows), columns, lambda row: f"{where} line {numbers[row]}", found, left_out)
 
 
-def _fields(file: BinaryIO, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line that is not empty."""
-    reader = csv.reader(_lines(file, where), strict=True)
-    try:
-        yield from ((reader.line_num, fields) for fields in reader if fields)
-    except csv.Error as error:
-        raise Refused(f"{where} line {reader.line_num}", str(error), "Correct this line.") from error
-
-
-def _unescaped(text: str, place: str) -> str:
-    try:
-        return unescape_name(text)
-    except ValueError as error:
-        raise Refused(place, str(error), "Correct this line.") from error
-
-
 def _find_columns(where: str, header: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    shown = ", ".join(header[:_SHOWN]) + (", ..." if len(header) > _SHOWN else "")
+    """Return the names of the columns that are no numbers, by role."""
+    if not header:
+        raise NotAStore(where, "is empty", _REMEDY)
+    shown = ", ".join(header[:12])
     found = _chosen(where, header, shown, wanted, _COLUMN_NAMES)
     if "ids" not in found:
         problem = f"there is no column of paths, such as path or sample_id; columns: {shown}"
         raise Refused(f"{where} line 1", problem, "Choose one with --ids-key; the first line is the header.")
-    for role, name in found.items():
-        if header.count(name) > 1:
-            raise Refused(f"{where} line 1", f"column {name!r} ({role}) occurs twice", _REMEDY)
+    if twice := [name for name in found.values() if header.count(name) > 1]:
+        raise Refused(f"{where} line 1", f"column {twice[0]!r} occurs twice", _REMEDY)
     return found
 
 
-def _number_columns(
-    where: str, header: Sequence[str], others: Mapping[int, str], fields: Sequence[str], named: str | None
-) -> list[int]:
-    """Return which columns are the embedding: those that were named, or the only ones that are numbered.
-
-    Args:
-        where: the file.
-        header: all names.
-        others: the columns that have no other role.
-        fields: the first line.
-        named: what the user gave.
-    """
-    runs: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for at, name in others.items():
+def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], named: str | None) -> list[int]:
+    """Return which columns are the embedding: those that were named, or the only ones numbered from 0 or 1 on."""
+    runs: dict[str, dict[int, int]] = defaultdict(dict)
+    for at, name in enumerate(header):
         numbered = re.fullmatch(r"(.*?)(\d+)", name)
-        if numbered:
-            runs[numbered[1]].append((int(numbered[2]), at))
+        if numbered and at not in taken:
+            runs[numbered[1]][int(numbered[2])] = at
     if named is not None:
         names = [name.strip() for name in named.split(",")]
-        used = [at for _, at in sorted(runs.get(named, ()))] or [header.index(name) for name in names if name in header]
-        if len(used) < len(names):
+        if named not in runs and not set(names) <= set(header):
             problem = f"{where} has no column named {named!r} and a number"
             raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all names.")
-        return used
-    whole = []
-    for run in runs.values():
-        numbers = [number for number, _ in sorted(run)]
-        if numbers == list(range(len(run))) or (len(run) > 1 and numbers == list(range(1, len(run) + 1))):
-            whole.append([at for _, at in sorted(run)])
+        return [at for _, at in sorted(runs[named].items())] or [header.index(name) for name in names]
+    whole = [run for run in runs.values() if sorted(run) in (list(range(len(run))), list(range(1, len(run) + 1)))]
     long = [run for run in whole if len(run) > 1] or whole
-    used_runs = [run for run in long if any(_is_number(fields[at]) for at in run)] or long
-    if len(used_runs) == 1:
-        return used_runs[0]
-    if used_runs:
-        found = ", ".join(_run([header[at] for at in run]) for run in used_runs[:_SHOWN])
-        problem = f"{len(used_runs)} series of numbered columns may be the embedding: {found}"
-    else:
-        found = ", ".join([name for name, text in zip(header, fields, strict=True) if _is_number(text)][:_SHOWN])
-        problem = f"there are no columns such as embedding_0, embedding_1, ...; columns of numbers: {found or 'none'}"
-    remedy = "Pass the prefix before the number, or all column names: --embeddings-key a,b,c."
-    raise Refused(f"{where} line 1", problem, remedy)
-
-
-def _run(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} columns)"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _lines(file: BinaryIO, where: str) -> Iterator[str]:
-    for number, raw in enumerate(file, 1):
-        try:
-            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise Refused(f"{where} line {number}", "is not UTF-8", "Save the file as UTF-8.") from error
+    if len(long) != 1:
+        problem = f"there are {len(long)} series of columns such as embedding_0, embedding_1, ..."
+        remedy = "Pass the prefix before the number, or all column names: --embeddings-key a,b,c."
+        raise Refused(f"{where} line 1", problem, remedy)
+    return [at for _, at in sorted(long[0].items())]

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import io
 import os
-import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -273,7 +272,6 @@ def cast_finite(
 
 
 LOCK_SECONDS = 2.0
-_LEFT_SECONDS = 60.0
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -349,15 +347,3 @@ def hold_lock(folder: Path) -> Iterator[bool]:
         yield path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
     finally:
         os.close(descriptor)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of dead processes that are older than a minute."""
-    import psutil  # servers need it, what only opens a store does not
-
-    for left in folder.glob(".tmp-*"):
-        found = re.fullmatch(r"\.tmp-(\d+)-[0-9a-f]{16}", left.name)
-        with contextlib.suppress(OSError):  # another one removes it just now
-            old = time.time() - left.stat().st_mtime > _LEFT_SECONDS
-            if found is not None and old and not psutil.pid_exists(int(found[1])):
-                left.unlink(missing_ok=True)

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
+from labelkit.errors import Damaged, Mismatch, NotAStore, VersionError
 from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
 
 SET_NAME = "SET.json"
@@ -107,22 +107,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     digest = loaded.pop("sha256", None)
     if digest != hashlib.sha256(canonical_json(loaded).encode()).hexdigest():
         raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", _REMAKE)
-    _check_set(path, loaded)
     return {**loaded, "sha256": digest}
-
-
-def _check_set(path: Path, loaded: dict[str, Any]) -> None:
-    """Reject what does not list files of successive rows."""
-    try:
-        files = loaded["files"]
-        names = [f"SET-{number:05d}-of-{len(files):05d}.h5" for number in range(len(files))]
-        ends = [0, *(entry["row_stop"] for entry in files)]
-        good = [(entry["name"], entry["row_start"]) for entry in files] == list(zip(names, ends, strict=False))
-        good = good and ends[-1] == loaded["rows"] and sum(entry["patches"] for entry in files) == loaded["patches"]
-    except (KeyError, TypeError):
-        good = False
-    if not good:
-        raise Refused(str(path), "does not list files of successive rows", _REMAKE)
 
 
 class PatchFile:
@@ -132,10 +117,9 @@ class PatchFile:
         file: the checked file.
         entry: what ``SET.json`` says about it.
         listed: content of ``SET.json``.
-        model: that made the store; ``None``: it is not known.
 
     Raises:
-        StoreError: it is another file, of another model, or holds what it cannot.
+        StoreError: it is another file, or has other shapes.
     """
 
     def __init__(
@@ -143,35 +127,18 @@ class PatchFile:
         file: CheckedFile,
         entry: dict[str, Any],
         listed: dict[str, Any],
-        model: ModelIdentity | None,
     ) -> None:
-        root = file.attributes[""]
-        if root.get("kind") != "patches":
-            raise NotAStore(file.where, f"contains {root.get('kind')!r}, not patches", _REMAKE)
-        expected = {"store_digest": listed["store_digest"], "plan_digest": listed["plan_digest"]}
-        expected |= {name: entry[name] for name in ("row_start", "row_stop")}
-        differing = [name for name, value in expected.items() if root.get(name, value) != value]
-        if differing or file.content_digest != entry["content_digest"]:
-            what = ", ".join(differing) or "content_digest"
-            raise Mismatch(file.where, f"is not the file that {SET_NAME} names: {what} differ", _REMAKE)
+        if file.content_digest != entry["content_digest"]:
+            raise Mismatch(file.where, f"is not the file that {SET_NAME} names: its content digest differs", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
         file.check_axes(schema.PATCH_COLUMNS, known, required=schema.PATCH_COLUMNS.keys() - {"cells"})
-        if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
-            raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
-        keys = [] if model is None else read_model(file).differences(model)
-        if differing := [key for key in keys if key not in ("layer", "pooling")]:
-            problem = f"was made by a different model from the store: {', '.join(differing)} differ"
-            raise Mismatch(file.where, problem, _REMAKE)
         offsets = file.read("patch_offsets")
         self.grids: NDArray[np.int64] = file.read("grids").astype(np.int64)
         self.regions: NDArray[np.float32] = file.read("regions")
         self.cells: NDArray[np.int64] | None = None
         if "cells" in file.datasets:
             self.cells = file.read("cells").astype(np.int64)
-        total = entry["patches"]
-        if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
-            raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
         self.patches = LazyRows(file, "patches")
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
@@ -201,10 +168,9 @@ class PatchSet:
         is_sampled: whether some cells were drawn from each image.
     """
 
-    def __init__(self, folder: Path, listed: dict[str, Any], model: ModelIdentity) -> None:
+    def __init__(self, folder: Path, listed: dict[str, Any]) -> None:
         self.folder = folder
         self._listed = listed
-        self._model = model
         self._files: dict[int, PatchFile] = {}
         self._stops = np.array([entry["row_stop"] for entry in listed["files"]], dtype=np.int64)
         counts = [0, *(entry["patches"] for entry in listed["files"])]
@@ -278,7 +244,7 @@ class PatchSet:
         if number not in self._files:
             entry = self._listed["files"][number]
             with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
-                self._files[number] = PatchFile(file, entry, self._listed, self._model)
+                self._files[number] = PatchFile(file, entry, self._listed)
         return self._files[number]
 
 
@@ -306,4 +272,4 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but missing", _REMAKE)
-    return PatchSet(folder, listed, store.model)
+    return PatchSet(folder, listed)

@@ -96,7 +96,7 @@ def test_a_preset_works_as_on_the_command_line(tmp_path: Path) -> None:
     preset = tmp_path / "few.yaml"
     preset.write_text("# labelkit cluster k-means\nnum_inits: 0\n")
 
-    with pytest.raises(ConfigError, match=r"num_inits: must be >= 1 \(value 0\)"):
+    with pytest.raises(ConfigError, match=r"num_inits: input should be greater than or equal to 1 \(value 0\)"):
         labelkit.cluster.k_means(index="none.h5", num_clusters=2, preset=preset)
 
 

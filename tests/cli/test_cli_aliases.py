@@ -25,12 +25,6 @@ def test_store_means_index(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"a.h5"' in index
 
 
-def test_two_stores_for_one_option_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LINE, "--index", "a.h5", "--store", "b.h5"]) == 2
-
-    assert "contradicts" in capsys.readouterr().err
-
-
 def test_the_key_of_files_and_settings_stays_index(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LINE, "--set", "store=a.h5"]) == 2
     assert "store" in capsys.readouterr().err

@@ -38,15 +38,6 @@ def test_people_get_aligned_text_when_stdout_is_no_terminal(capsys: pytest.Captu
     )
 
 
-def test_a_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    print_result(RESULT)
-    drawn = capsys.readouterr().out
-    assert "1,797" in drawn
-    assert "━" in drawn or "─" in drawn
-
-
 def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     with use_output(Output(json=True)):
         print_result(RESULT)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
 from labelkit.cli.console import Output
-from labelkit.cli.progress import BarProgress, LineProgress, WarningsOnly, duration, progress_for
+from labelkit.cli.progress import LineProgress, WarningsOnly, duration, progress_for
 from labelkit.progress import SilentProgress, current_progress, use_progress
 
 
@@ -46,11 +45,6 @@ def test_what_was_done_before_says_nothing_of_the_time_left(capsys: pytest.Captu
         clock.now += 6
         task.advance(1)
     assert capsys.readouterr().err.splitlines() == ["train: 7/10, 18 s left", "train: 7/10, done in 6 s"]
-    bars = BarProgress()
-    with bars.task("train", total=10) as task:
-        task.skip(6)
-        assert bars._bars is not None
-        assert (bars._bars.tasks[0].completed, bars._bars.tasks[0].speed) == (6, None)
 
 
 def test_short_work_is_not_mentioned(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
@@ -91,28 +85,19 @@ def test_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "warning: careful\n"
 
 
-def test_bars_nest_show_messages_and_leave_nothing_behind(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_on_a_terminal_one_line_changes_and_messages_stand_above_it(
+    capsys: pytest.CaptureFixture[str], clock: Clock
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    progress = BarProgress()
-    with progress.task("train [b]", total=2) as outer:
-        with progress.task("epoch", total=3) as inner:
-            inner.advance(3, loss=0.25)
-            progress.message("checkpoint [x]")
+    progress = LineProgress(0.1, clock, redraws=True)
+    with progress.task("train", total=2) as outer:
+        clock.now += 1
         outer.advance(1)
-        progress.warning("careful")
-    progress.message("afterwards")
-    captured = capsys.readouterr()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", captured.err)
-    assert captured.out == ""
-    assert "train [b]" in text
-    assert "3/3" in text
-    assert "loss 0.25" in text
-    assert "checkpoint [x]" in text
-    assert "warning: careful" in text
-    assert text.rstrip().endswith("afterwards")
+        progress.message("checkpoint")
+        clock.now += 1
+        outer.advance(1, loss=0.25)
+    erase = "\r\x1b[K"
+    shown = f"{erase}train: 1/2, 1 s left{erase}checkpoint\n{erase}train: 2/2, 0 s left, loss 0.25{erase}"
+    assert capsys.readouterr().err == shown
 
 
 def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +105,7 @@ def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pyt
     assert isinstance(progress_for(Output(quiet=True)), WarningsOnly)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(progress_for(Output()), BarProgress)
+    assert vars(progress_for(Output()))["_redraws"]
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress_for(Output()), LineProgress)
     monkeypatch.setenv("RANK", "1")

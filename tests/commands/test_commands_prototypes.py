@@ -56,9 +56,15 @@ def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--embed-dim", "1", "--num-classes", "5"], "--embed-dim: must be >= 2 (value 1)"),
-        (["--embed-dim", "5", "--num-classes", "1"], "--num-classes: must be >= 2 (value 1)"),
-        (["--embed-dim", "5", "--num-classes", "9", "--t", "0"], "--t: must be > 0"),
+        (
+            ["--embed-dim", "1", "--num-classes", "5"],
+            "--embed-dim: input should be greater than or equal to 2 (value 1)",
+        ),
+        (
+            ["--embed-dim", "5", "--num-classes", "1"],
+            "--num-classes: input should be greater than or equal to 2 (value 1)",
+        ),
+        (["--embed-dim", "5", "--num-classes", "9", "--t", "0"], "--t: input should be greater than 0"),
         (["--embed-dim", "5", "--num-classes", "9", "--out", "none/p.h5"], "does not exist"),
     ],
 )

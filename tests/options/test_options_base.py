@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, metavar, option, panel, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, metavar, panel, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -31,7 +31,7 @@ class Pond(StageConfig):
     weights: Path | None = None
     title: str | None = None
     deep: bool = False
-    out: Path | None = Field(None, json_schema_extra=option("Run", preset=False))
+    out: Path | None = Field(None, json_schema_extra={"panel": "Run", "preset": False})
 
 
 def test_a_panel_makes_fields_with_its_heading_and_their_facts() -> None:
@@ -200,11 +200,6 @@ def test_choices_are_found_beside_none_and_numbers() -> None:
     assert choices(Pond.model_fields["mode"].annotation) == ("none", "all")
     assert choices(Pond.model_fields["level"].annotation) == ("1", "2")
     assert choices(Pond.model_fields["fish"].annotation) == ()
-
-
-def test_operational_fields_are_no_preset_keys() -> None:
-    assert "out" not in preset_keys(Pond)
-    assert "depth" in preset_keys(Pond)
 
 
 @pytest.mark.parametrize(

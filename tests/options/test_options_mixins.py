@@ -6,17 +6,12 @@ from collections import defaultdict
 from importlib import import_module
 from inspect import get_annotations
 from pkgutil import walk_packages
-from typing import ClassVar
 
 import labelkit.options
 import pytest
-from labelkit.options.base import LastOption, StageConfig, field_extra, with_default
+from labelkit.options.base import StageConfig, field_extra, with_default
 from pydantic import Field
 from pydantic.fields import FieldInfo
-
-
-class _Last(LastOption):
-    overwrite: bool = Field(False, description="Replace files.")
 
 
 class _Parent(StageConfig):
@@ -55,23 +50,6 @@ def _is_inherited(config_class: type[StageConfig], name: str, field: FieldInfo) 
     """Return whether a parent has the field with the same text, so that only the default is another."""
     parents = [one for one in config_class.__mro__[1:] if issubclass(one, StageConfig)]
     return any(one.model_fields[name].description == field.description for one in parents if name in one.model_fields)
-
-
-def test_options_of_a_mixin_that_comes_last_stand_behind_those_of_the_class() -> None:
-    class Command(_Last, _Parent):
-        out: str = Field("", description="File.")
-
-    assert list(Command.model_fields) == ["lr", "out", "overwrite"]
-    assert list(Command().to_yaml_dict()) == ["lr", "out", "overwrite"]
-
-
-def test_a_class_that_keeps_its_order_lists_options_in_the_order_of_its_bases() -> None:
-    class Run(_Last, _Parent):
-        keeps_order: ClassVar[bool] = True
-
-        out: str = Field("", description="File.")
-
-    assert list(Run.model_fields) == ["lr", "overwrite", "out"]
 
 
 def test_another_default_keeps_text_bounds_and_panel() -> None:

@@ -7,15 +7,8 @@ from typing import ClassVar, Literal
 
 import pytest
 from labelkit.errors import ConfigError
-from labelkit.options.base import StageConfig, option
-from labelkit.options.presets import (
-    available_presets,
-    collect,
-    parsed_values,
-    preset_command,
-    preset_folder_name,
-    resolve,
-)
+from labelkit.options.base import StageConfig
+from labelkit.options.presets import available_presets, preset_command, preset_folder_name, resolve
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, model_validator
 
@@ -30,7 +23,7 @@ class TidepoolConfig(StageConfig):
     warmup_epochs: int = Field(0, ge=0)
     optimizer: Literal["sgd", "adamw"] = "sgd"
     limit: float | None = None
-    out: Path | None = Field(None, json_schema_extra=option(preset=False))
+    out: Path | None = Field(None, json_schema_extra={"preset": False})
 
     @model_validator(mode="after")
     def _warmup_is_shorter(self) -> TidepoolConfig:
@@ -177,18 +170,19 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
     )
     assert lines == [
         "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
-        "presets/tidepool/digits.yaml: out is only an option, not part of a preset (value runs/x). Pass --out instead.",
-        "presets/tidepool/digits.yaml: lr: not a number (value fast)",
-        f"{config_file}: epochs: must be >= 1 (value 0)",
-        f"{config_file}: optimizer: must be one of sgd, adamw (value adam). Did you mean `adamw`?",
+        "presets/tidepool/digits.yaml: out: is only an option, not part of a preset (value runs/x). "
+        "Pass --out instead.",
+        "presets/tidepool/digits.yaml: lr: input should be a valid number (value fast)",
+        f"{config_file}: epochs: input should be greater than or equal to 1 (value 0)",
+        f"{config_file}: optimizer: input should be 'sgd' or 'adamw' (value adam). Did you mean `adamw`?",
         "--set bogus: unknown key (value 1). Keys: see `labelkit config`.",
-        "--temperature: must be > 0 (value -1)",
+        "--temperature: input should be greater than 0 (value -1)",
     ]
 
 
 def test_missing_options_are_reported_together_with_other_faults() -> None:
     assert error_lines(SievesConfig, overrides={"seed": "x"}) == [
-        "--seed: not a whole number (value x)",
+        "--seed: input should be a valid integer (value x)",
         "--index: is missing. Pass a value for --index.",
         "--num-clusters: is missing. Pass a value for --num-clusters.",
     ]
@@ -215,12 +209,6 @@ def test_typed_values_of_python_callers_pass() -> None:
     assert resolved.config == SievesConfig(index=Path("a.h5"), num_clusters=3)
 
 
-def test_collecting_reports_what_is_missing_and_keeps_the_rest() -> None:
-    collected = collect(SievesConfig, overrides={"num_clusters": "3"})
-    assert collected.missing == ("index",)
-    assert parsed_values(collected) == {"index": None, "num_clusters": 3, "seed": 0}
-
-
 def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("lr: 1e-3\nlimit: null\noptimizer: adamw\nepochs: 010\ndataset: no\n")
@@ -231,7 +219,7 @@ def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("lr: 1\nlr: 2\n", ":2", "lr is set twice, first in line 1"),
+        ("lr: 1\nlr: 2\n", ":2", "lr is set twice"),
         ("- 1\n- 2\n", "", "not a mapping"),
         ("just a text\n", "", "not a mapping"),
         ("lr: [1\nepochs: 2\n", ":2", "not YAML"),
@@ -240,13 +228,11 @@ def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Pat
         ("\tlr: 1\n", ":1", "not YAML"),
         ("--- {a: 1}\n--- {b: 2}\n", ":2", "not YAML"),
         ("lr: *nowhere\n", ":1", "not YAML"),
-        ("lr: {a: 1}\n", ":1", "lr: expected a value or a list of values"),
-        ("lr: [[1]]\n", ":1", "lr: a list may contain only plain values"),
-        ("[1, 2]: 3\n", ":1", "contains a key that is not a plain word"),
-        ("lr: !!python/object/apply:os.system ['true']\n", ":1", "the YAML tag"),
-        ("lr: !!python/name:os.system x\n", ":1", "the YAML tag"),
-        ("lr: !!binary aGk=\n", ":1", "the YAML tag"),
-        ("[" * 2000, "", "nested too deeply"),
+        ("lr: {a: 1}\n", ":1", "not a plain value"),
+        ("lr: [[1]]\n", ":1", "not a plain value"),
+        ("[1, 2]: 3\n", ":1", "not a plain value"),
+        ("lr: !!python/object/apply:os.system [['true']]\n", ":1", "not a plain value"),
+        ("[" * 2000, "", "not YAML"),
         ('lr: "\\UFFFFFFFF"\n', "", "not YAML"),
         ("lr: \x01\n", "", "not YAML"),
     ],

@@ -17,11 +17,12 @@ from labelkit.options.presets import (
     preset_command,
     preset_comment,
     preset_folder_name,
-    preset_lines,
     shipped_presets,
 )
 from labelkit.options.yaml_file import read_yaml
 from labelkit.pipelines.reproduce.tables import FOLDER as TABLES
+
+from generate.tables import preset_lines
 
 PRESETS = [(config_class, path) for config_class in CONFIG_CLASSES for path in available_presets(config_class).values()]
 
@@ -36,9 +37,9 @@ def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
         "changes nothing": bool(values),
         "sets what it does not say": {key for key, origin in found.origins.items() if "presets/" in origin}
         == set(values),
-        "has lines that are not its options and values": {line.option: yaml.safe_load(line.value) for line in lines}
+        "has lines that are not its options and values": {option: yaml.safe_load(value) for option, value, _ in lines}
         == yaml.safe_load(path.read_text())
-        and "#" not in "".join(line.value for line in lines),
+        and "#" not in "".join(value for _, value, _ in lines),
         "names another command in its first line": tuple(words[: len(config_class.command)]) == config_class.command,
     }
     return [f"{path.parent.name}/{path.name} {fault}" for fault, kept in rules.items() if not kept]
@@ -61,10 +62,10 @@ def test_the_command_in_the_first_line_uses_the_preset(capsys: pytest.CaptureFix
 
 def test_a_line_says_where_its_value_comes_from_and_the_comment_what_its_marks_mean() -> None:
     path = available_presets(SANConfig)["cub"]
-    lines = {line.option: line for line in preset_lines(path)}
-    assert (lines["embed_dim"].value, lines["embed_dim"].place) == ("512", "[D] 5.4.2")
-    assert (lines["pretrained"].value, lines["pretrained"].place) == ("true", "")
-    assert lines["recall_ks"].value == "[1, 2, 4, 8]"
+    lines = {option: (value, place) for option, value, place in preset_lines(path)}
+    assert lines["embed_dim"] == ("512", "[D] 5.4.2")
+    assert lines["pretrained"] == ("true", "")
+    assert lines["recall_ks"][0] == "[1, 2, 4, 8]"
     assert preset_comment(path).startswith("CUB-200-2011 with labels, Tables 5.1 and 5.4.")
     assert preset_comment(path).endswith("[O] ours, none says.")
 

@@ -163,20 +163,8 @@ def _nan(parts: dict[str, Any]) -> None:
     parts["arrays"]["patches"][0, 0] = np.nan
 
 
-def _offsets(parts: dict[str, Any]) -> None:
-    parts["arrays"]["patch_offsets"][1] = 100
-
-
-def _kind(parts: dict[str, Any]) -> None:
-    parts["attributes"]["kind"] = "embeddings"
-
-
 def _requires(parts: dict[str, Any]) -> None:
     parts["attributes"]["requires"] = "holograms"
-
-
-def _other_rows(parts: dict[str, Any]) -> None:
-    parts["attributes"]["row_start"] = 1
 
 
 def _no_regions(parts: dict[str, Any]) -> None:
@@ -191,10 +179,7 @@ def _wide(parts: dict[str, Any]) -> None:
     ("change", "error", "message"),
     [
         (_nan, Refused, "not finite"),
-        (_offsets, Refused, "patch_offsets"),
-        (_kind, NotAStore, "not patches"),
         (_requires, VersionError, "holograms"),
-        (_other_rows, Mismatch, "row_start"),
         (_no_regions, Refused, "is missing"),
         (_wide, Mismatch, "4 rows"),
     ],

@@ -255,7 +255,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
         checked.append(found)
         with found.collecting(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
-            PatchFile(file, entry, listed, None if store is None else store.model)
+            PatchFile(file, entry, listed)
     return checked
 
 

@@ -22,7 +22,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import hold_lock, remove_leftovers
+from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
 from labelkit.studio.label.actions import changed_rows_and_groups, labels_to_learn
 from labelkit.studio.label.asking import BackgroundPredictor
@@ -251,7 +251,6 @@ def _hold(held: contextlib.ExitStack, folder: Path) -> None:
     except BusyError as error:
         problem = "another `labelkit label --serve` is running on this store"
         raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
-    remove_leftovers(folder)
 
 
 def _served(config: LabelConfig, session: Session) -> SimpleResult:

@@ -203,7 +203,7 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     answer = labelkit(*words, "--overwrite")
     assert (answer.code, answer.err.strip()) == (
         2,
-        f"error: {old}: criterion: must be one of auto, published (value labeled)",
+        f"error: {old}: criterion: input should be 'auto' or 'published' (value labeled)",
     )
 
 

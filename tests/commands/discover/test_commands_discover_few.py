@@ -389,7 +389,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--count", "twice"], "count"),
         ("snowball", ["--csv", "x.h5"], "has the extension of a store"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
-        ("lmcs", ["--rounds", "0"], "must be >= 1"),
+        ("lmcs", ["--rounds", "0"], "should be greater than or equal to 1"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(

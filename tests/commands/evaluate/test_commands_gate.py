@@ -1,15 +1,14 @@
-"""``evaluate --fail-under``, ``--fail-over`` and ``--baseline``: exit 10 exactly where a limit is not kept."""
+"""``evaluate --fail-under`` and ``--fail-over``: exit 10 exactly where a limit is not kept."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.gate import Gate, matching_scores, named_scores
+from labelkit.commands.common.gate import judge, matching_scores, named_scores
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.options.gate import GateConfig
@@ -32,7 +31,7 @@ def grouped(make_store: Any) -> Path:
 def gated(values: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Any]:
     """JSON and error of a made-up result under a gate."""
     config = EvaluateClusteringConfig(index="made.h5", **options)
-    result, error = Gate(config).judge(SimpleResult(values))
+    result, error = judge(config, SimpleResult(values))
     return result.to_json(), error
 
 
@@ -76,7 +75,6 @@ def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[
         (("--fail-under", "nmi=-0.1"), "nmi is between 0 and 1"),
         (("--fail-under", "ari=-2"), "ari is between -1 and 1"),
         (("--fail-over", "after.ece=5"), "Did you mean `after.ece=0.05`?"),
-        (("--baseline", "none.json", "--tolerance", "2"), "Did you mean `--tolerance 0.02`?"),
     ],
 )
 def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_meant(
@@ -88,51 +86,12 @@ def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_mea
     assert labelkit(*EVALUATE, "--index", grouped, "--results", "guess", "--fail-under", "ari=-0.5,nmi=0").code == 0
 
 
-def test_a_baseline_is_an_earlier_output(grouped: Path, labelkit: Callable[..., Any], tmp_path: Path) -> None:
-    words = (*EVALUATE, "--index", grouped, "--results", "guess")
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text(labelkit(*words, "--json").out)
-    assert labelkit(*words, "--baseline", baseline).code == 0
-
-    better = json.loads(baseline.read_text())
-    better["scores"][0]["all_accuracy"] += 0.02
-    baseline.write_text(json.dumps(better))
-
-    assert labelkit(*words, "--baseline", baseline).code == 10
-    assert labelkit(*words, "--baseline", baseline, "--tolerance", "0.01").code == 10
-    assert labelkit(*words, "--baseline", baseline, "--tolerance", "0.02").code == 0
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"scores": 3}', '{"scores": [1]}', '{"mean_iou": {"mean": null}}', "["]
-)
-def test_a_baseline_that_is_none_is_refused_before_the_work(
-    labelkit: Callable[..., Any], tmp_path: Path, text: str
-) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text(text)
-
-    answer = labelkit(*EVALUATE, "--index", tmp_path / "absent.h5", "--baseline", baseline)
-
-    assert answer.code == 3
-    assert "baseline.json" in answer.err
-
-
-def test_less_is_better_for_errors(tmp_path: Path) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text('{"after": {"ece": 0.1}, "nmi": 0.5}')
-
-    assert gated({"after": {"ece": 0.05}, "nmi": 0.5}, baseline=baseline)[1] is None
-    assert gated({"after": {"ece": 0.15}, "nmi": 0.5}, baseline=baseline)[1].exit_code == 10
+def test_less_is_better_for_errors() -> None:
     assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.04",))[1].exit_code == 10
     assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.06",))[1] is None
 
 
-def test_a_score_that_is_missing_or_undefined_does_not_pass(tmp_path: Path) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text('{"nmi": 0.5, "ari": 0.4}')
-
-    assert gated({"nmi": 0.5}, baseline=baseline)[1].exit_code == 10
+def test_a_score_that_is_undefined_does_not_pass() -> None:
     assert gated({"nmi": float("nan")}, fail_under=("nmi=0",))[1].exit_code == 10
 
 

@@ -37,7 +37,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
         (["--labeled-batch-size", "64"], 2, "leaves no unlabeled images"),
         (["--trainer", "mixmatch"], 2, "must be half of batch_size 64"),
         (["--max-steps", "10"], 2, "max_steps 10 is less than the first phase"),
-        (["--cap", "0.5"], 2, "must be >= 1"),
+        (["--cap", "0.5"], 2, "should be greater than or equal to 1"),
         (["--consistency-weight", "nan"], 2, "finite"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,

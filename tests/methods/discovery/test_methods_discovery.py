@@ -192,7 +192,7 @@ def test_options_that_do_not_fit_a_network_are_named(make: Make, options: dict[s
         ({"align_blocks": "-1"}, "block numbers must be at least 0"),
         ({"beta": 0}, "greater than 0"),
         ({"beta": "warm"}, "beta"),
-        ({"update_space": "value"}, "must be one of key, token, literal"),
+        ({"update_space": "value"}, "input should be 'key', 'token' or 'literal'"),
         ({"num_classes": 1}, ">= 2"),
         *(
             ({"align_mode": mode, name: 0.3}, f"{name} has no effect with align_mode {mode}, only with flip")

@@ -160,7 +160,7 @@ def one_class(path: Path, *names: str) -> Path:
     ("words", "code", "message"),
     [
         (("--dataset", "ONE"), 3, "has only one class"),
-        (("--embed-dim", "1"), 2, "must be >= 2"),
+        (("--embed-dim", "1"), 2, "input should be greater than or equal to 2"),
         (("--num-classes", "5"), 2, "5 is less than the 10 classes with labels"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
         (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
