@@ -11,7 +11,7 @@ from typing import Any
 
 from labelkit.commands.common.results import SimpleResult
 from labelkit.options.base import command_words
-from labelkit.pipelines.start.given import GIVEN, WrittenLabel
+from labelkit.pipelines.start.given import GIVEN, SKIPPED, WrittenLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record
 from labelkit.progress import current_progress
@@ -49,6 +49,7 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
         serve=True,
         result=free_name(open_store(store), "labels"),
         from_=given if given.is_file() else None,
+        skip=folder / SKIPPED if (folder / SKIPPED).is_file() else None,
         dataset=str(config.photos),
         conflicts="new",
         own_labels=False,

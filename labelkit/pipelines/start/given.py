@@ -18,7 +18,7 @@ from labelkit.commands.common.label_files import LabeledImages, find_images_by_p
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escaped_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
+from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv, read_paths
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -27,8 +27,8 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, AWAY = "given.csv", "away.csv"
-NEXT, NOVEL, CHECK = "next.csv", "novel.csv", "check.csv"
-FILLED = (NEXT, NOVEL, CHECK)
+NEXT, SKIPPED, NOVEL, CHECK = "next.csv", "skipped.csv", "novel.csv", "check.csv"
+FILLED = (NEXT, SKIPPED, NOVEL, CHECK)
 """Tables whose labels people fill in or correct."""
 _SHOWN = 5
 # labels of a class up to which its name may be a slip
@@ -305,6 +305,18 @@ def _follow(
             followed.edited.append(label)
             known.setdefault(place, label.text)
     return followed
+
+
+def skipped_photos(folder: Path, labels: Mapping[str, str]) -> list[str]:
+    """Return the paths that a person left empty in ``next.csv`` while filling in others, now or before, sorted.
+
+    Args:
+        folder: of ``start``, with ``next.csv`` and ``skipped.csv``.
+        labels: all labels by path; who has one by now is skipped no longer.
+    """
+    following, before = ({} if not path.is_file() else read_paths(path) for path in (folder / NEXT, folder / SKIPPED))
+    left = [path for path, text in following.items() if not text] if any(following.values()) else []
+    return sorted({*before, *left} - labels.keys())
 
 
 class OwnTables:

@@ -38,6 +38,7 @@ from labelkit.pipelines.start.given import (
     GIVEN,
     NEXT,
     NOVEL,
+    SKIPPED,
     KnownLabels,
     OwnTables,
     WrittenLabel,
@@ -45,12 +46,14 @@ from labelkit.pipelines.start.given import (
     count_moved,
     labels_csv,
     missing_photos_csv,
+    skipped_photos,
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, corrections, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
@@ -82,6 +85,7 @@ class _Round:
         described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
         labels: label by place of the photo.
         num_photos: in the listing.
+        skipped: paths of photos that a person could not label, which are suggested last.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
         answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
@@ -92,6 +96,7 @@ class _Round:
     described: Path | None
     labels: dict[int, str]
     num_photos: int
+    skipped: Sequence[str] = ()
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -185,7 +190,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    this = replace(this, answered=_last_answers(record, this))
+    this = replace(this, answered=_last_answers(record, this), skipped=skipped_photos(folder, now))
     record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
     steps = _steps(config, this)
     progress = current_progress()
@@ -207,6 +212,10 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
         tables.remove(*FILLED)
+    if this.skipped:
+        tables.write(SKIPPED, csv_bytes(("path", "label"), ([path, ""] for path in this.skipped)))
+    else:
+        tables.remove(SKIPPED)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
     _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
@@ -507,6 +516,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             result=str(answer or groups),
             out=folder / NEXT,
             sheet=folder / NEXT_SHEET,
+            skip=folder / SKIPPED if this.skipped else None,
             dataset=str(config.photos),
             num_images=config.num_suggestions,
             overwrite=True,
@@ -546,10 +556,11 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """What a step reads, next to its options: photos alone, or photos and labels."""
+    """What a step reads, next to its options: photos alone, or photos and labels, and what is not to be suggested."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
-    return {"round": this.record["inputs"]}
+    shows_next = name in ("suggest", "report") and this.skipped
+    return {"round": this.record["inputs"], **({"skipped": list(this.skipped)} if shows_next else {})}
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:

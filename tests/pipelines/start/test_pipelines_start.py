@@ -203,6 +203,36 @@ def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: P
     assert all(row["label"] == color(path) for path, row in rows.items())
 
 
+def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    folder = tmp_path / "photos-labeled"
+    first, *others = labels_in(folder / "next.csv")
+    run(photos, num_classes=3, num_suggestions=5)  # an untouched table says nothing of its photos
+    suggested = labels_in(folder / "next.csv")
+    assert not (folder / "skipped.csv").exists()
+    assert set(suggested) <= {first, *others}
+
+    left = list(suggested)[1:]
+    save_as(folder / "next.csv", {next(iter(suggested)): "blue"}, ";", "utf-8-sig")
+    run(photos, num_classes=3, num_suggestions=5)
+    assert labels_in(folder / "skipped.csv") == dict.fromkeys(sorted(left), "")
+    assert not set(labels_in(folder / "next.csv")) & set(left)
+    # a later label is taken from there, and who deletes a line is asked again
+    save_as(folder / "skipped.csv", {left[0]: "blue"}, ",", "utf-8")
+    lines = (folder / "skipped.csv").read_text().splitlines(keepends=True)
+    (folder / "skipped.csv").write_text("".join(line for line in lines if not line.startswith(left[1])))
+    run(photos, num_classes=3, num_suggestions=30)
+    assert labels_in(folder / "given.csv")[left[0]] == "blue"
+    assert labels_in(folder / "skipped.csv") == dict.fromkeys(sorted(left[2:]), "")
+    assert left[1] in labels_in(folder / "next.csv")
+    assert not set(labels_in(folder / "next.csv")) & set(left[2:])
+    (folder / "skipped.csv").unlink()
+    run(photos, num_classes=3, num_suggestions=30)
+    assert set(labels_in(folder / "next.csv")) >= set(left[2:])
+
+
 def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
     """Fill in or correct labels as a spreadsheet does; return the first path of the table."""
     lines = rows(path)
