@@ -26,7 +26,7 @@ from labelkit.store.commit import commit_bytes, install
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, AWAY = "given.csv", "away.csv"
+GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
 NEXT, SKIPPED, NOVEL, CHECK = "next.csv", "skipped.csv", "novel.csv", "check.csv"
 FILLED = (NEXT, SKIPPED, NOVEL, CHECK)
 """Tables whose labels people fill in or correct."""
@@ -79,6 +79,7 @@ def collect_labels(
     *,
     left: Mapping[str, Sequence[str]] | None = None,
     checked: Mapping[str, str] | None = None,
+    corrected: Sequence[WrittenLabel] = (),
     browser: Sequence[WrittenLabel] = (),
     is_same: bool = False,
 ) -> KnownLabels:
@@ -92,6 +93,7 @@ def collect_labels(
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
+        corrected: labels that were corrected in ``labels.csv``.
         browser: labels that were given in the browser; without a text, labels that were taken back there.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
@@ -108,7 +110,8 @@ def collect_labels(
     # by path and file: the same path may have been that of several photos
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
-    own = [*(folder / name for name in FILLED), folder / "the browser"]
+    own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
+    filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
     removed = [] if tables.was_saved(GIVEN) else [label for label in browser if not label.text]
     gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
@@ -336,7 +339,8 @@ class OwnTables:
         if not path.is_file():
             return []
         self._read[path] = sha256_file(path)  # first: who saves it now saves another one
-        if path.name != AWAY:  # there one path may be that of two photos, which came one after the other
+        # of away.csv, one path may be that of two photos, which came one after the other; labels.csv has guesses
+        if path.name not in (AWAY, LABELS):
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 

@@ -36,6 +36,7 @@ from labelkit.pipelines.start.given import (
     CHECK,
     FILLED,
     GIVEN,
+    LABELS,
     NEXT,
     NOVEL,
     SKIPPED,
@@ -50,7 +51,7 @@ from labelkit.pipelines.start.given import (
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, corrections, digest, last_finished, remove_confirmed
-from labelkit.pipelines.start.summary import LABELS, write_summary
+from labelkit.pipelines.start.summary import corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.csv_table import csv_bytes
@@ -170,6 +171,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         stores,
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
+        corrected=corrected_labels(tables, record.rounds, record.tables.get(LABELS)),
         browser=browser,
         is_same=is_same,
     )

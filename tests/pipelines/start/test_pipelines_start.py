@@ -302,17 +302,66 @@ def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
     photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin()
-    labels = tmp_path / "photos-labeled" / "labels.csv"
-    labels.write_text(labels.read_text().replace("000.png,", "000.png,mine "))
-    edited = labels.read_bytes()
+    odd = tmp_path / "photos-labeled" / "odd.csv"
+    odd.write_text(odd.read_text() + "000.png,mine,1\n")
+    edited = odd.read_bytes()
     add_photos(photos, range(30, 33), seed=1)
 
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
 
-    (kept,) = labels.parent.glob("*-edited-*")
+    (kept,) = odd.parent.glob("*-edited-*")
     assert kept.read_bytes() == edited
     assert f"is kept as {kept}" in " ".join(capsys.readouterr().err.split())
-    assert len(table(labels.parent)) == 33
+    assert len(table(odd.parent)) == 33
+
+
+def test_predictions_are_corrected_in_the_table_of_labels(
+    photos: Path,
+    tmp_path: Path,
+    begin: Begin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, folder = begin(0, 1, 3, 4), tmp_path / "photos-labeled"
+    group = next(row["label"] for row in table(folder).values() if row["label"] not in ("red", "green"))
+    corrected = {"000.png": "crimson", "010.png": "lime"}
+    corrected |= {path: "blue" for path, row in table(folder).items() if row["label"] == group}
+    save_as(folder / "labels.csv", corrected, ";", "utf-8-sig")
+    # who interrupts the next call has not lost them
+    add_photos(photos, range(30, 32), seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_do", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, labels=known, num_classes=5)
+
+    words = ["start", str(photos), "--labels", str(known), "--backbone", "pixels", "--num-classes", "5"]
+    assert main(words) == 0
+    given = labels_in(folder / "given.csv")
+    assert given == {"001.png": "green", "003.png": "red", "004.png": "green"} | corrected
+    assert f"{len(corrected) - 2} from '{group}' to 'blue'" in " ".join(capsys.readouterr().err.split())
+    assert not list(folder.glob("*-edited-*"))
+    # saved again by a spreadsheet with nothing changed, it says nothing
+    save_as(folder / "labels.csv", {}, "\t", "utf-16")
+    run(photos, labels=known, num_classes=5)
+    assert labels_in(folder / "given.csv") == given
+
+
+def test_a_table_of_labels_that_no_call_is_known_to_have_written_is_kept(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    folder = tmp_path / "photos-labeled"
+    record = json.loads((folder / "start.json").read_text())
+    record["tables"]["labels.csv"] = "0" * 64
+    (folder / "start.json").write_text(json.dumps(record))
+    save_as(folder / "labels.csv", {"010.png": "lime"}, ",", "utf-8")
+    edited = (folder / "labels.csv").read_bytes()
+
+    run(photos, num_classes=3)
+
+    (kept,) = folder.glob("labels-edited-*")
+    assert kept.read_bytes() == edited
+    assert "010.png" not in labels_in(folder / "given.csv")
 
 
 def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path, begin: Begin) -> None:
