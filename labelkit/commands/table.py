@@ -271,7 +271,7 @@ COMMANDS: dict[str, Command | Group] = {
         "Add labels from a CSV to the known labels, as a result that other commands read with --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
-        "labelkit.studio.label.label:label_images",
+        "labelkit.pipelines.start.label:label",
         summary="Add labels to a store, from a CSV or in the browser.",
     ),
     "find": Group(

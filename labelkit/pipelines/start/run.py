@@ -72,6 +72,7 @@ _NOVEL_PHOTOS = 50
 _FEWEST_LATER = 10
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
+_OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 
@@ -207,6 +208,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if this.record not in record.rounds:
         record.rounds.append(this.record)
     record.left = known.left
+    record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
+    record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     _write_labels(tables, dataset, known)
     note_browser(record, browser_round, browser)

@@ -185,7 +185,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     """
     there = list_results(store)
     begins = config.labels is not None or config.from_ is not None
-    name = config.result or (None if begins else _newest_session(store, there))
+    name = config.result or (None if begins else newest_session(store))
     if name is not None and name in there and not config.overwrite:
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
@@ -220,7 +220,8 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     return Session(store, name, work, begun.rounds, params, first_round=begun.round)
 
 
-def _newest_session(store: EmbeddingStore, names: list[str]) -> str | None:
-    numbered = [name for name in names if re.fullmatch(r"labels-\d+", name)]
+def newest_session(store: EmbeddingStore) -> str | None:
+    """Return the name of the newest labeling session of a store; ``None`` if there is none."""
+    numbered = [name for name in list_results(store) if re.fullmatch(r"labels-\d+", name)]
     newest_first = sorted(numbered, key=lambda name: int(name.removeprefix("labels-")), reverse=True)
     return next((name for name in newest_first if is_session(read_result(store, name))), None)

@@ -1171,18 +1171,68 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     assert labels_in(folder / "given.csv") == given
 
 
-def test_labeling_a_store_of_start_without_start_warns_that_tables_stay_as_they_are(
+def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(0, 1, 3, 4)
-    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
-    store = tmp_path / "photos-labeled" / "photos.h5"
+    folder = tmp_path / "photos-labeled"
+    shown: list[dict[str, str]] = []
 
-    assert main(["label", "--index", str(store), "--serve"]) == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"run `labelkit start PHOTOS --out {store.parent} --serve`" in told
-    run(photos, num_classes=3, serve=True)
-    assert "was made by" not in capsys.readouterr().err
+    def label(server: Any, *_: object, **__: object) -> None:
+        server.session.act_on("act", lambda _: [Step("label", rows=(2, 5), name="blue")], by="", client="")
+        server.asking.predict(server.asking)
+        shown.append(labels_in(folder / "labels.csv"))
+        server.session.act_on("act", lambda _: [Step("label", rows=(8,), name="blue")], by="", client="")
+
+    monkeypatch.setattr("labelkit.studio.label.server.serve", label)
+    monkeypatch.setattr(
+        "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: main([*words])
+    )
+    more = write_labels(tmp_path / "more.csv", [7])
+    embedded = (folder / "photos.h5").stat().st_mtime_ns
+
+    monkeypatch.chdir(tmp_path)
+    words = ["label", "--index", "photos-labeled/photos.h5", "--serve", "--from", str(more)]
+    assert main(words) == 0
+
+    told = capsys.readouterr().err
+    given = {f"{i:03d}.png": color(f"{i:03d}.png") for i in (0, 1, 2, 3, 4, 5, 7, 8)}
+    assert labels_in(folder / "given.csv") == given
+    assert {path for path, row in table(folder).items() if row["kind"] == "given"} == set(given)
+    assert shown[0].items() >= {"002.png": "blue", "005.png": "blue", "007.png": "green"}.items()
+    assert (folder / "photos.h5").stat().st_mtime_ns == embedded
+    # what reads no labels is not done again, since paths are those of the call before
+    assert "duplicates: already done" in told
+    assert "was made by" not in told
+
+
+@pytest.mark.parametrize("why", ["another folder", "another version", "another result"])
+def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_get_the_labels(
+    photos: Path,
+    tmp_path: Path,
+    begin: Begin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+) -> None:
+    begin(0, 1, 3, 4)
+    store = tmp_path / "photos-labeled" / "photos.h5"
+    record = json.loads((store.parent / "start.json").read_text())
+    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
+    if why == "another folder":
+        record["call"]["photos_at"] = str(tmp_path / "gone")
+    if why == "another version":
+        record["call"]["unheard_of"] = 1
+    (store.parent / "start.json").write_text(json.dumps(record))
+    tables = (store.parent / "labels.csv").read_bytes()
+
+    words = ["--result", "mine"] if why == "another result" else []
+    assert main(["label", "--index", str(store), "--serve", *words]) == 0
+
+    assert f"`labelkit start PHOTOS --out {store.parent} --labels mine.csv`" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert (store.parent / "labels.csv").read_bytes() == tables
 
 
 def test_labels_of_the_browser_end_in_all_tables(
