@@ -2085,7 +2085,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List pairs of images that are the same file, the same picture (saved again, resized, or slightly cropped), or a burst of the same scene."""
+        """List pairs of images that are the same file, copies (saved again, resized, slightly cropped, mirrored or turned), or photos of the same scene."""
 
     @staticmethod
     def odd(

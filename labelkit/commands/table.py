@@ -279,8 +279,8 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
-                "List pairs of images that are the same file, the same picture (saved again, resized, or slightly "
-                "cropped), or a burst of the same scene.",
+                "List pairs of images that are the same file, copies (saved again, resized, slightly cropped, "
+                "mirrored or turned), or photos of the same scene.",
                 "labelkit find duplicates --index photos.h5 --out duplicates.csv --sheet duplicates.png",
                 "labelkit.commands.find.options:FindDuplicatesConfig",
                 "labelkit.commands.find.near_duplicates:find_duplicates",

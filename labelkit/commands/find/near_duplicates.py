@@ -1,4 +1,4 @@
-"""Find images of a store that come twice: the same file, the same picture saved again, or a burst of one scene.
+"""Find images of a store that come twice: the same file, a copy that was edited or turned, or the same scene.
 
 Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
 pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.near_duplicates`.
@@ -23,12 +23,12 @@ from labelkit.data.path_rule import escaped_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-COLUMNS = ("image_a", "image_b", "kind", "score", "cluster")
-KINDS = ("same file", "same picture", "turned", "burst")
-_BURST_KIND = KINDS.index("burst")
+COLUMNS = ("image_a", "image_b", "kind", "similarity", "cluster")
+KINDS = ("same file", "edited copy", "turned copy", "same scene")
+_SCENE_KIND = KINDS.index("same scene")
 
-# What a pair needs by the pixels at which it is compared. Same picture: correlation of detail, and of the part but one
-# that agrees least; burst: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
+# What a pair needs by the pixels at which it is compared. Edited copy: correlation of detail, and of the part but one
+# that agrees least; same scene: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
 _SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 _SHOWN = 10
@@ -46,7 +46,7 @@ class Duplicates:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
         kinds: (p,) int64, index into ``KINDS``.
         scores: (p,) float64 in [0, 1]: 1 for the same file, else how far the fine structure agrees.
-        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered before bursts.
+        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered first.
     """
 
     pairs: NDArray[np.int64]
@@ -55,16 +55,16 @@ class Duplicates:
     clusters: NDArray[np.int64]
 
     def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``burst``, positions of the images)."""
+        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``same scene``, positions)."""
         found: dict[int, tuple[str, dict[int, None]]] = {}
         for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
-            _, places = found.setdefault(cluster, ("burst" if KINDS[kind] == "burst" else "copies", {}))
+            _, places = found.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
             places |= {a: None, b: None}
         return [(cluster, kind, list(places)) for cluster, (kind, places) in sorted(found.items())]
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
-    """Find pairs of images that are the same file, the same picture or a burst, and list them as a CSV.
+    """Find pairs of images that are the same file, copies, or of the same scene, and list them as a CSV.
 
     Raises:
         StoreError: the store cannot be used, or its rows were imported without their images.
@@ -211,7 +211,7 @@ def _judged(
     details = (agreement.detail[same], turned[1][fresh], agreement.detail[burst])
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _components(len(rows), every)
-    ids = np.where(kinds < _BURST_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
+    ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
     every = _better_first(store, rows, every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts

@@ -33,7 +33,7 @@ class FindDuplicatesConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
-    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind burst).")
+    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind same scene).")
     neighbors: int = _SELECTION(
         10, "Number of nearest images with which each image is compared, by embedding and by pixels.", ge=1, le=200
     )

@@ -40,7 +40,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
-COLUMNS = ("path", "label", "score", "reason", "guess")
+COLUMNS = ("path", "label", "usefulness", "reason", "guess")
 _SHOWN = 20
 
 
@@ -161,8 +161,8 @@ def suggested_rows(
 def suggest_images(config: SuggestConfig) -> SimpleResult:
     """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
-    Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
-    image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
+    Rows are scaled to length 1. ``usefulness`` is what the strategy goes by: for ``coverage`` and ``both``, by how much
+    an image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
     distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other images without
     a label that are nearer to a suggested one than to all labeled ones, and ``like_them_wrong`` how many guesses for
     these the confidences of the result say to be wrong. Truth that training may not use is not looked at.
@@ -204,13 +204,13 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         "like_them": chosen.like_them,
         "like_them_wrong": chosen.like_them_wrong,
         "images": [
-            {"path": name, "score": score, "reason": reason, "guess": guess or None}
+            {"path": name, "usefulness": score, "reason": reason, "guess": guess or None}
             for name, score, reason, guess in lines
         ],
     }
     cells: list[list[Cell]] = [[name, score, reason, guess or None] for name, score, reason, guess in lines]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
-    tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
+    tables = (Table(title, ["path", "usefulness", "reason", "guess"], cells[:_SHOWN]),)
     return SimpleResult(values, tuple(made), tables)
 
 

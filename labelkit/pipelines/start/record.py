@@ -132,7 +132,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
     """
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
-        lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
+        lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(

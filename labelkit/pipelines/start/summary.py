@@ -212,11 +212,12 @@ def _found_table(
 
 
 def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
-    """Count copies, bursts and outliers."""
-    scene = "of photos of the same scene"
+    """Count copies, pairs of one scene, and outliers."""
+    scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
+    scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
-        (told["duplicates"]["pairs"]["burst"], f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
+        (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
         (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
     parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
@@ -237,9 +238,9 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
         f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
-        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} keep "
-        f"theirs, but not its kind. {since['now_answered']} that were unsure are answered, {since['now_unsure']} that "
-        "were answered are unsure."
+        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} have "
+        f"the same one, but another kind (known, new, unsure). {since['now_answered']} that were unsure are answered, "
+        f"{since['now_unsure']} that were answered are unsure."
     )
     if since["labeled"]:
         photos = "photo" if since["labeled"] == 1 else "photos"

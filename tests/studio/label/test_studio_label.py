@@ -126,7 +126,7 @@ def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, t
         suggest(store, out, strategy=strategy)
         rows = read_table(out)
 
-        assert list(rows[0]) == ["path", "label", "score", "reason", "guess"]
+        assert list(rows[0]) == ["path", "label", "usefulness", "reason", "guess"]
         assert {int(row["path"][:4]) // PER_BLOB for row in rows} == {0, 1, 2}
         assert {(row["label"], row["guess"]) for row in rows} == {("", "")}
 
