@@ -2077,6 +2077,7 @@ class _Find:
         out: str | PathLike[str],
         sheet: str | PathLike[str] | None = ...,
         bursts: bool = ...,
+        cache: str | PathLike[str] | None = ...,
         neighbors: int = ...,
         split: str = ...,
         dataset: str | None = ...,

@@ -67,6 +67,8 @@ _TIMED_PHOTOS = 16
 _FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
 _MOST_BY_TSNE = 2000
+#: photos up to which small copies are kept for the next search of duplicates, in 120 MB at most
+_MOST_CACHED = 30_000
 _NOVEL_PHOTOS = 50
 #: photos that came later from which on they are compared with those that were there
 _FEWEST_LATER = 10
@@ -537,7 +539,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             num_images=_NOVEL_PHOTOS,
             **looked,
         )
-    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
+    cache = folder / "duplicates.npz" if this.num_photos <= _MOST_CACHED else None
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):
         steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)

@@ -12,7 +12,7 @@ import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ImportConfig
-from labelkit.commands.find import novel
+from labelkit.commands.find import novel, stored_images
 from labelkit.commands.find.near_duplicates import find_duplicates
 from labelkit.commands.find.novel import find_novel
 from labelkit.commands.find.options import FindDuplicatesConfig, FindNovelConfig, FindOddConfig
@@ -145,6 +145,51 @@ def test_pixels_find_copies_that_the_embeddings_miss(copied: Path, tmp_path: Pat
     embed_images(EmbedConfig(dataset=str(copied), out=index, backbone="pixels", image_size=2, label_split="none"))
     find_duplicates(FindDuplicatesConfig(index=index, out=out, neighbors=1, bursts=False))
     assert [(row["image_a"], row["image_b"], row["kind"]) for row in read_table(out)] == COPIES
+
+
+def test_with_a_cache_only_new_images_are_read_and_nothing_else_is_found(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "later"
+    later.mkdir()
+    new = ("05-q55.jpg", "07.png", "11-moved.png", "20.png")
+    for name in new:
+        (copied / name).rename(later / name)
+    out, cache = tmp_path / "duplicates.csv", tmp_path / "cache.npz"
+    read: list[str] = []
+    pixels = stored_images.embedded_pixels
+
+    def note(files: Any, there: int, *rest: Any) -> Any:
+        read.append(files.sample_ids[there])
+        return pixels(files, there, *rest)
+
+    monkeypatch.setattr(stored_images, "embedded_pixels", note)
+
+    def found(**options: Any) -> bytes:
+        read.clear()
+        find_duplicates(FindDuplicatesConfig(index=copied.with_suffix(".h5"), out=out, overwrite=True, **options))
+        return out.read_bytes()
+
+    embed(copied)
+    found(cache=cache)
+    for name in new:
+        shutil.move(later / name, copied / name)
+    # one that was there goes, and one gets another name
+    (copied / "15.png").unlink()
+    (copied / "16.png").rename(copied / "00-first.png")
+    copied.with_suffix(".h5").unlink()
+    embed(copied)
+
+    with_cache = found(cache=cache)
+    assert sorted(read) == sorted(new)
+    assert with_cache == found()
+    assert b"11-moved.png" in with_cache
+    for damaged in (b"", b"PK\x03\x04", b"something else"):
+        cache.write_bytes(damaged)
+        assert found(cache=cache) == with_cache
+        assert len(read) > len(new)
+    assert found(cache=cache) == with_cache
+    assert read == []
 
 
 # --- odd ---
