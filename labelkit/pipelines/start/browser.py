@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from labelkit.commands.common.results import SimpleResult
+from labelkit.errors import StoreError
 from labelkit.options.base import command_words
 from labelkit.pipelines.start.given import GIVEN, SKIPPED, WrittenLabel
 from labelkit.pipelines.start.options import StartConfig
@@ -55,11 +56,12 @@ def start_in_browser(
         "result": free_name(open_store(store), "labels"),
         "from_": given if given.is_file() else None,
         "label_column": None,
-        "skip": folder / SKIPPED if (folder / SKIPPED).is_file() else None,
         "dataset": str(config.photos),
         "conflicts": "new",
         "own_labels": False,
     }
+    if (folder / SKIPPED).is_file():
+        served["skip"] = folder / SKIPPED
     label = (shown or LabelConfig(index=store, serve=True)).model_copy(update=served)
     noted = {"store": store.name, "session": label.result}
     # given.csv holds the labels of --labels by now, and nobody answers a question; a number changes with each name
@@ -88,15 +90,15 @@ def recorded_call(config: LabelConfig) -> StartConfig | None:
 
     Args:
         config: of ``label``.
-
-    Raises:
-        StoreError: the record of ``start`` is damaged.
     """
     folder = config.index.parent
-    record = Record.read(folder)
-    others = (config.labels, config.result, config.grouping, config.dataset)
-    is_own = config.index.name in [entry["store"] for entry in record.rounds]
-    if not (config.serve and is_own and record.call and config.own_labels) or any(others):
+    if not config.serve or not config.own_labels or config.labels or config.result or config.grouping or config.dataset:
+        return None
+    try:
+        record = Record.read(folder)
+    except StoreError:  # a file of another program, or of a later version
+        return None
+    if not record.call or config.index.name not in [entry["store"] for entry in record.rounds]:
         return None
     call = dict(record.call)
     # paths as in the last call, where they still lead there, so that no step has another command than then

@@ -1206,7 +1206,7 @@ def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     assert "was made by" not in told
 
 
-@pytest.mark.parametrize("why", ["another folder", "another version", "another result"])
+@pytest.mark.parametrize("why", ["another folder", "another version", "another result", "another program"])
 def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_get_the_labels(
     photos: Path,
     tmp_path: Path,
@@ -1223,7 +1223,7 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
         record["call"]["photos_at"] = str(tmp_path / "gone")
     if why == "another version":
         record["call"]["unheard_of"] = 1
-    (store.parent / "start.json").write_text(json.dumps(record))
+    (store.parent / "start.json").write_text("[]" if why == "another program" else json.dumps(record))
     tables = (store.parent / "labels.csv").read_bytes()
 
     words = ["--result", "mine"] if why == "another result" else []
