@@ -150,16 +150,14 @@ def main() -> None:
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - busy
         with out.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    kinds = {"same file": ("same file",), "same picture": ("same picture", "turned"), "burst": ("burst",)}
+    kinds = {"same file": ("same file",), "copy": ("edited copy", "turned copy"), "same scene": ("same scene",)}
     listed = {
         name: {frozenset((row["image_a"], row["image_b"])) for row in rows if row["kind"] in of_name}
         for name, of_name in kinds.items()
     }
     path_of = dict(zip(names, files, strict=True))
-    unplanted = [sorted(pair) for pair in listed["same picture"] if not any(name.startswith("copy") for name in pair)]
-    of_copies = [
-        pair for pair in listed["same picture"] - planted.keys() if any(one.startswith("copy") for one in pair)
-    ]
+    unplanted = [sorted(pair) for pair in listed["copy"] if not any(name.startswith("copy") for name in pair)]
+    of_copies = [pair for pair in listed["copy"] - planted.keys() if any(one.startswith("copy") for one in pair)]
     halves = []
     for half in range(HALVES):
         mine = {pair: kind for pair, (kind, where) in planted.items() if where == half}
@@ -167,25 +165,25 @@ def main() -> None:
             {
                 "planted": len(mine),
                 "recall": {
-                    kind: sum(pair in listed["same picture"] for pair, other in mine.items() if other == kind)
+                    kind: sum(pair in listed["copy"] for pair, other in mine.items() if other == kind)
                     / sum(other == kind for other in mine.values())
                     for kind in KINDS
                 },
-                "called_burst": sum(pair in listed["burst"] for pair in mine),
+                "called_burst": sum(pair in listed["same scene"] for pair in mine),
             }
         )
-    found = len(planted.keys() & listed["same picture"])
+    found = len(planted.keys() & listed["copy"])
     write_record(
         options,
         images=len(files),
         halves=halves,
-        same_picture_pairs=len(listed["same picture"]),
+        same_picture_pairs=len(listed["copy"]),
         planted_found=found,
-        precision_at_least=found / max(1, len(listed["same picture"])),
+        precision_at_least=found / max(1, len(listed["copy"])),
         unplanted_pairs=[["/".join(path_of[name].parts[-2:]) for name in pair] for pair in sorted(unplanted)],
         pairs_of_copies_of_those=len(of_copies),
         same_file_pairs=len(listed["same file"]),
-        burst_pairs=len(listed["burst"]),
+        burst_pairs=len(listed["same scene"]),
         seconds={"embed": round(embed_seconds, 1), "find": round(seconds, 1), "find_cpu": round(cpu_seconds, 1)},
     )
 

@@ -1940,6 +1940,7 @@ def suggest(
     data_root: str | PathLike[str] = ...,
     overwrite: bool = ...,
     result: str | None = ...,
+    skip: str | PathLike[str] | None = ...,
     sheet: str | PathLike[str] | None = ...,
     num_images: int = ...,
     strategy: Literal['both', 'coverage', 'typical', 'k-center', 'uncertainty', 'random'] = ...,
@@ -1970,6 +1971,7 @@ def label(
     link: bool = ...,
     serve: bool = ...,
     grouping: str | None = ...,
+    skip: str | PathLike[str] | None = ...,
     open: bool = ...,
     host: str = ...,
     port: int = ...,
@@ -1995,7 +1997,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List pairs of images that are the same file, the same picture (saved again, resized, or slightly cropped), or a burst of the same scene."""
+        """List pairs of images that are the same file, copies (saved again, resized, slightly cropped, mirrored or turned), or photos of the same scene."""
 
     @staticmethod
     def odd(

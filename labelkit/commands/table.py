@@ -266,15 +266,15 @@ COMMANDS: dict[str, Command | Group] = {
         "Add labels from a CSV to the known labels, as a result that other commands read with --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
-        "labelkit.studio.label.label:label_images",
+        "labelkit.pipelines.start.label:label",
     ),
     "find": Group(
         "Find near-duplicates, outliers, label errors and new classes.",
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
-                "List pairs of images that are the same file, the same picture (saved again, resized, or slightly "
-                "cropped), or a burst of the same scene.",
+                "List pairs of images that are the same file, copies (saved again, resized, slightly cropped, "
+                "mirrored or turned), or photos of the same scene.",
                 "labelkit find duplicates --index photos.h5 --out duplicates.csv --sheet duplicates.png",
                 "labelkit.commands.find.options:FindDuplicatesConfig",
                 "labelkit.commands.find.near_duplicates:find_duplicates",

@@ -223,6 +223,16 @@ def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[
     return [(row.path, row.label, row.file) for row in rows if row.label]
 
 
+def read_paths(path: Path) -> dict[str, str]:
+    """Read the label of each path in a CSV file; the label is empty where there is none, or no column of labels.
+
+    Raises:
+        DatasetError: unreadable.
+    """
+    rows = _read_csv_rows(path, needs_labels=False, empty_ok=True).rows
+    return {row.path: row.label or "" for row in rows}
+
+
 @dataclass(frozen=True, slots=True)
 class _CsvTable:
     """The rows of a CSV file; ``label_column`` is empty where there is none, for the reason in ``label_fault``."""

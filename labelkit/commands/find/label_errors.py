@@ -16,7 +16,7 @@ from labelkit.errors import DatasetError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 
-COLUMNS = ("path", "label", "suggested", "score", "same", "other")
+COLUMNS = ("path", "label", "suggested", "doubt", "nearest_of_label", "nearest_of_suggested")
 _SHOWN = 20
 MANY_DOUBTS = 0.2
 """Share of the labels that can hardly be wrong."""
@@ -93,7 +93,7 @@ def _summary(config: FindMislabeledConfig, count: int, judged: int, lines: list[
         "labels": count,
         "judged": judged,
         "doubtful_labels": len(lines),
-        "doubtful": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[3]))} for line in lines],
+        "doubtful": [dict(zip(COLUMNS, line, strict=True)) | {"doubt": float(str(line[3]))} for line in lines],
     }
     shown: list[list[Cell]] = [[str(one) for one in line[:4]] for line in lines[:_SHOWN]]
     more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""

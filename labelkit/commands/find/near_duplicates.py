@@ -1,4 +1,4 @@
-"""Find images of a store that come twice: the same file, the same picture saved again, or a burst of one scene.
+"""Find images of a store that come twice: the same file, a copy that was edited or turned, or the same scene.
 
 Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
 pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.near_duplicates`.
@@ -6,7 +6,11 @@ pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.ne
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +25,17 @@ from labelkit.commands.find.options import FindDuplicatesConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
 from labelkit.data.path_rule import escaped_path
 from labelkit.progress import current_progress
+from labelkit.store.commit import commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-COLUMNS = ("image_a", "image_b", "kind", "score", "cluster")
-KINDS = ("same file", "same picture", "turned", "burst")
-_BURST_KIND = KINDS.index("burst")
+COLUMNS = ("image_a", "image_b", "kind", "similarity", "cluster")
+KINDS = ("same file", "edited copy", "turned copy", "same scene")
+_SCENE_KIND = KINDS.index("same scene")
+_CACHE_VERSION = 1
+"""Of what is kept; another one if pictures or agreements are computed in another way."""
 
-# What a pair needs by the pixels at which it is compared. Same picture: correlation of detail, and of the part but one
-# that agrees least; burst: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
+# What a pair needs by the pixels at which it is compared. Edited copy: correlation of detail, and of the part but one
+# that agrees least; same scene: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
 _SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 _SHOWN = 10
@@ -46,7 +53,7 @@ class Duplicates:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
         kinds: (p,) int64, index into ``KINDS``.
         scores: (p,) float64 in [0, 1]: 1 for the same file, else how far the fine structure agrees.
-        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered before bursts.
+        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered first.
     """
 
     pairs: NDArray[np.int64]
@@ -55,16 +62,16 @@ class Duplicates:
     clusters: NDArray[np.int64]
 
     def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``burst``, positions of the images)."""
+        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``same scene``, positions)."""
         found: dict[int, tuple[str, dict[int, None]]] = {}
         for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
-            _, places = found.setdefault(cluster, ("burst" if KINDS[kind] == "burst" else "copies", {}))
+            _, places = found.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
             places |= {a: None, b: None}
         return [(cluster, kind, list(places)) for cluster, (kind, places) in sorted(found.items())]
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
-    """Find pairs of images that are the same file, the same picture or a burst, and list them as a CSV.
+    """Find pairs of images that are the same file, copies, or of the same scene, and list them as a CSV.
 
     Raises:
         StoreError: the store cannot be used, or its rows were imported without their images.
@@ -76,14 +83,20 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     images = StoredImages(store, rows, config)
     features = stored_rows(store, rows)
     same_file = _same_files(np.asarray(store.sha256)[rows])
-    places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))
+    kept = _read_cache(config.cache)
+    place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
+    known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
+    places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"])
     _, near = nearest_others(features.subset(places), config.neighbors, "nearest embeddings")
     coarse = coarse_rows(pictures)
     _, near_pixels = nearest_others(coarse, config.neighbors, "nearest pixels")
     pairs = _joined_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
-    with current_progress().task("comparing pairs", total=len(pairs)) as task:
-        agreement = compare_pictures(pictures, sides, pairs, task.advance)
+    agreement = _agreement(pictures, sides, pairs, known[places][pairs], kept)
+    if config.cache is not None:
+        digests = np.asarray(store.sha256)[rows[places]]
+        made: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
+        commit_file(config.cache, lambda file: np.savez(file, **made, **vars(agreement)))
     turned = _turned_copies(pictures, coarse, sides)
     found = _judged(
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
@@ -111,20 +124,85 @@ def _same_files(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.stack([firsts[again], again], axis=1).astype(np.int64)
 
 
-def _pictures(images: StoredImages, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Read images as gray squares; returns the places (m,) of those that can be read, and (m, 64, 64)."""
+def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
+    """Return what an earlier call kept: digests (m, 32), pictures (m, 64, 64), pairs (p, 2) of these, agreements (p,).
+
+    Nothing if there is no such file, it is damaged, or of another version.
+    """
+    found: dict[str, NDArray[Any]] = {
+        "version": np.array(_CACHE_VERSION),
+        "sha256": np.empty((0, 32), dtype=np.uint8),
+        "pictures": np.empty((0, SIDE, SIDE), dtype=np.uint8),
+        "pairs": np.empty((0, 2), dtype=np.int64),
+        "levels": np.empty(0, dtype=np.int64),
+        **{name: np.empty(0, dtype=np.float32) for name in ("gray", "detail", "weakest")},
+    }
+    if path is None or not path.exists():
+        return found
+    try:
+        with path.open("rb") as opened, np.load(opened) as file:
+            kept = {name: file[name] for name in found}
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        current_progress().message(f"{path} cannot be read ({error}), so all images are compared")
+        return found
+    return kept if kept["version"] == _CACHE_VERSION else found
+
+
+def _agreement(
+    pictures: NDArray[np.uint8],
+    sides: NDArray[np.integer],
+    pairs: NDArray[np.int64],
+    known: NDArray[np.int64],
+    kept: Mapping[str, NDArray[Any]],
+) -> Agreement:
+    """Compare the pictures of pairs (p, 2), unless an earlier call did.
+
+    Args:
+        pictures: (m, 64, 64).
+        sides: (m,) pixels that the shorter side of each had in its file.
+        pairs: (p, 2) places among them.
+        known: (p, 2) places of the same files among those of the earlier call; -1: not there.
+        kept: what that call kept.
+    """
+    place_of = {tuple(pair): place for place, pair in enumerate(kept["pairs"].tolist())}
+    before = np.array([place_of.get(tuple(pair), -1) for pair in known.tolist()], dtype=np.int64)
+    fresh, old = np.flatnonzero(before < 0), np.flatnonzero(before >= 0)
+    with current_progress().task("comparing pairs", total=len(fresh)) as task:
+        compared = vars(compare_pictures(pictures, sides, pairs[fresh], task.advance))
+    joined = {name: np.empty(len(pairs), dtype=values.dtype) for name, values in compared.items()}
+    for name, values in compared.items():
+        joined[name][fresh], joined[name][old] = values, kept[name][before[old]]
+    return Agreement(**joined)
+
+
+def _pictures(
+    images: StoredImages, wanted: NDArray[np.int64], known: NDArray[np.int64], kept: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Read images as gray squares, unless an earlier call did; returns the places (m,) of those that can be read.
+
+    Args:
+        images: the files.
+        wanted: (w,) places.
+        known: place of each image among those of the earlier call; -1: not there.
+        kept: pictures of the earlier call.
+
+    Returns:
+        the places (m,), increasing, and the squares (m, 64, 64).
+    """
 
     def square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         resized = Image.fromarray(pixels[:, :, 0]).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
         return np.asarray(resized, dtype=np.uint8)
 
     pictures = np.empty((len(wanted), SIDE, SIDE), dtype=np.uint8)
-    places = np.empty(len(wanted), dtype=np.int64)
-    number = 0
-    for place, picture in images.measure(square, 2 * SIDE, "reading images", wanted):
-        places[number], pictures[number] = place, picture
-        number += 1
-    return places[:number], pictures[:number]
+    old = known[wanted] >= 0
+    pictures[old] = kept[known[wanted[old]]]
+    is_there = old.copy()
+    fresh = np.flatnonzero(~old)
+    for place, picture in images.measure(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
+        at = np.searchsorted(wanted, place)
+        pictures[at], is_there[at] = picture, True
+    return wanted[is_there], pictures[is_there]
 
 
 def _turned_copies(
@@ -211,7 +289,7 @@ def _judged(
     details = (agreement.detail[same], turned[1][fresh], agreement.detail[burst])
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _components(len(rows), every)
-    ids = np.where(kinds < _BURST_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
+    ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
     every = _better_first(store, rows, every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import field_validator
+
 from labelkit.options.base import panel
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
@@ -33,10 +35,22 @@ class FindDuplicatesConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
-    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind burst).")
+    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind same scene).")
+    cache: Path | None = _STORE(
+        None,
+        "File NAME.npz with small copies of the images and how alike pairs are, 4 kB per image: it is read if it is "
+        "there, and written again, so that only new images are read and compared.",
+    )
     neighbors: int = _SELECTION(
         10, "Number of nearest images with which each image is compared, by embedding and by pixels.", ge=1, le=200
     )
+
+    @field_validator("cache")
+    @classmethod
+    def _cache_has_a_name_of_its_own(cls, path: Path | None) -> Path | None:
+        if path is not None and path.suffix != ".npz":
+            raise ValueError("must end in .npz")
+        return path
 
 
 class FindOddConfig(FindConfig):

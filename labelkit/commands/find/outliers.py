@@ -19,7 +19,7 @@ from labelkit.data.path_rule import escaped_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 
-COLUMNS = ("path", "reasons", "score", "unlike", "brightness", "contrast", "sharpness", "width", "height")
+COLUMNS = ("path", "reasons", "times_limit", "unlike", "brightness", "contrast", "sharpness", "width", "height")
 
 # the shorter side of an image whose sharpness is measured, if it is not shorter anyway
 _SIDE = 256
@@ -122,7 +122,7 @@ def _summary(
         "odd_images": len(names),
         "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
         "odd": [
-            {"path": name, "reasons": why, "score": float(score)}
+            {"path": name, "reasons": why, "times_limit": float(score)}
             for name, why, score in zip(names, reasons, scores, strict=True)
         ],
     }
@@ -134,6 +134,6 @@ def _summary(
     ]
     if shown:
         more = f", the oddest {_SHOWN}" if len(names) > _SHOWN else ""
-        tables.append(Table(f"odd images{more}", ["path", "reasons", "score"], shown))
+        tables.append(Table(f"odd images{more}", ["path", "reasons", "times the limit"], shown))
     made = (config.out,) if sheet is None else (config.out, sheet)
     return SimpleResult(values, made, tuple(tables))

@@ -57,6 +57,7 @@ class StoredImages:
         least_side: int,
         what: str,
         wanted: NDArray[np.int64] | None = None,
+        others: int = 0,
     ) -> Iterator[tuple[int, T]]:
         """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
 
@@ -67,6 +68,7 @@ class StoredImages:
             least_side: sides to which the decoder may shrink.
             what: for the progress.
             wanted: (w,) places among the rows; ``None``: all.
+            others: images that need not be read.
 
         Raises:
             DatasetError: not one image can be read.
@@ -85,7 +87,7 @@ class StoredImages:
                 self.left_out[found] += 1
             else:
                 yield place, found
-        self._tell(len(places))
+        self._tell(len(places) + others)
 
     def _tell(self, total: int) -> None:
         if not self.left_out:

@@ -24,7 +24,12 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
         "Result from cluster or discover, whose groups (and confidence, if any) decide which images are unsure.",
         pattern=RESULT_NAME,
     )
-    out: Path = _OUTPUT(..., "CSV to write: path,label,score,reason,guess.", makes="csv")
+    skip: Path | None = _STORE(
+        None,
+        "CSV with a column path: images that nobody could label. They and their near-duplicates are suggested only if "
+        "no other image is left.",
+    )
+    out: Path = _OUTPUT(..., "CSV to write: path,label,usefulness,reason,guess.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet in this PNG.", makes="png")
     num_images: int = _SELECTION(20, "Number of images to suggest.", ge=1, short="-n")
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = _SELECTION(

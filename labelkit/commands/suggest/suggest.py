@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
+from labelkit.commands.common.label_files import LabeledImages, find_images_by_path
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
@@ -31,6 +32,7 @@ from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import escaped_path
+from labelkit.data.tables import read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -38,7 +40,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
-COLUMNS = ("path", "label", "score", "reason", "guess")
+COLUMNS = ("path", "label", "usefulness", "reason", "guess")
 _SHOWN = 20
 
 
@@ -86,8 +88,24 @@ class Suggested:
     like_them_wrong: float | None
 
 
+def read_skipped(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
+
+    Raises:
+        DatasetError: the file cannot be read, or a path names several images.
+    """
+    if table is None:
+        return set()
+    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
+    return set(places.values())
+
+
 def suggested_rows(
-    config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
+    config: SuggestConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    given: UsableLabels,
+    skipped: Set[int] = frozenset(),
 ) -> Suggested:
     """Choose the unlabeled rows of a store that are most worth labeling next.
 
@@ -96,6 +114,7 @@ def suggested_rows(
         store: the store.
         rows: (m,) to choose from.
         given: their labels.
+        skipped: rows of the store that are chosen, like their near-duplicates, only if nothing else is left.
 
     Raises:
         DatasetError: every image has a label, or is a near duplicate of one that has.
@@ -116,7 +135,8 @@ def suggested_rows(
         to_label = doubt.to_label
         if to_label is None:
             to_label = find_nearest(features, features[given.labeled])[1]
-        places, scores, reasons = _choose(config, features, given, doubt, to_label)
+        out = np.flatnonzero(np.isin(rows, list(skipped)))
+        places, scores, reasons = _choose(config, features, given, doubt, to_label, out)
     if not len(places):
         raise DatasetError(
             given.where,
@@ -141,8 +161,8 @@ def suggested_rows(
 def suggest_images(config: SuggestConfig) -> SimpleResult:
     """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
-    Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
-    image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
+    Rows are scaled to length 1. ``usefulness`` is what the strategy goes by: for ``coverage`` and ``both``, by how much
+    an image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
     distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other images without
     a label that are nearer to a suggested one than to all labeled ones, and ``like_them_wrong`` how many guesses for
     these the confidences of the result say to be wrong. Truth that training may not use is not looked at.
@@ -156,7 +176,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
-    chosen = suggested_rows(config, store, rows, given)
+    chosen = suggested_rows(config, store, rows, given, read_skipped(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
@@ -184,13 +204,13 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         "like_them": chosen.like_them,
         "like_them_wrong": chosen.like_them_wrong,
         "images": [
-            {"path": name, "score": score, "reason": reason, "guess": guess or None}
+            {"path": name, "usefulness": score, "reason": reason, "guess": guess or None}
             for name, score, reason, guess in lines
         ],
     }
     cells: list[list[Cell]] = [[name, score, reason, guess or None] for name, score, reason, guess in lines]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
-    tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
+    tables = (Table(title, ["path", "usefulness", "reason", "guess"], cells[:_SHOWN]),)
     return SimpleResult(values, tuple(made), tables)
 
 
@@ -275,10 +295,16 @@ def _choose(
     given: UsableLabels,
     doubt: _Doubt,
     to_label: NDArray[np.float64],
+    skipped: NDArray[np.int64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     candidates.exclude_near(to_label)
+    if len(skipped):
+        everything = candidates.open.copy()
+        candidates.close(skipped)
+        if not candidates.open.any():
+            candidates.open = everything
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)

@@ -1,4 +1,4 @@
-"""``start --serve``: the tables, labeling in the browser, and the tables again with the labels from there.
+"""``start --serve``, and ``label --serve`` on what ``start`` made: labeling in the browser, and then the tables anew.
 
 "Ask again" is a call of ``start`` in a process of its own, so that page and tables show the same predictions.
 """
@@ -9,22 +9,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from labelkit.commands.common.results import SimpleResult
+from labelkit.errors import StoreError
 from labelkit.options.base import command_words
-from labelkit.pipelines.start.given import GIVEN, WrittenLabel
+from labelkit.pipelines.start.given import GIVEN, SKIPPED, WrittenLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import Result, free_name, list_results, read_result
 from labelkit.studio.label.asking import BackgroundPredictor
+from labelkit.studio.label.browser import newest_session
 from labelkit.studio.label.label import check_server, serve_labels, session_labels
 from labelkit.studio.label.options import LabelConfig
 
 _STEP = "labels of the browser"
 
 
-def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleResult]) -> SimpleResult:
+def start_in_browser(
+    config: StartConfig, once: Callable[[StartConfig], SimpleResult], shown: LabelConfig | None = None
+) -> SimpleResult:
     """Run ``start``, serve the labeling page, and run ``start`` again when the page is closed.
 
     Labels are in a result of the store as soon as they are given: if this is killed, the next call takes them.
@@ -32,6 +38,7 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
     Args:
         config: of the command.
         once: a call without a browser.
+        shown: options of ``label --serve``, if that was called.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -44,15 +51,18 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
         current_progress().message(sentence)
     folder, store = Path(first["out"]), Path(first["store"])
     given = folder / GIVEN
-    label = LabelConfig(
-        index=store,
-        serve=True,
-        result=free_name(open_store(store), "labels"),
-        from_=given if given.is_file() else None,
-        dataset=str(config.photos),
-        conflicts="new",
-        own_labels=False,
-    )
+    served: dict[str, Any] = {
+        "index": store,
+        "result": free_name(open_store(store), "labels"),
+        "from_": given if given.is_file() else None,
+        "label_column": None,
+        "dataset": str(config.photos),
+        "conflicts": "new",
+        "own_labels": False,
+    }
+    if (folder / SKIPPED).is_file():
+        served["skip"] = folder / SKIPPED
+    label = (shown or LabelConfig(index=store, serve=True)).model_copy(update=served)
     noted = {"store": store.name, "session": label.result}
     # given.csv holds the labels of --labels by now, and nobody answers a question; a number changes with each name
     said = Record.read(folder).rounds[-1].get("new_classes", "auto")
@@ -70,6 +80,44 @@ def start_in_browser(config: StartConfig, once: Callable[[StartConfig], SimpleRe
     Record.read(folder).note(_STEP, "", {}, [], noted)
     serve_labels(label, predict)
     return once(config)
+
+
+def recorded_call(config: LabelConfig) -> StartConfig | None:
+    """Return the call of ``start`` that made the store of ``label --serve``, to be repeated with the labels from there.
+
+    ``None`` if there was none, or it cannot be repeated: the photos are elsewhere now, another result is to be shown,
+    or earlier labels of the browser are in a result that ``start`` has not read, which is continued then.
+
+    Args:
+        config: of ``label``.
+    """
+    folder = config.index.parent
+    if not config.serve or not config.own_labels or config.labels or config.result or config.grouping or config.dataset:
+        return None
+    try:
+        record = Record.read(folder)
+    except StoreError:  # a file of another program, or of a later version
+        return None
+    if not record.call or config.index.name not in [entry["store"] for entry in record.rounds]:
+        return None
+    call = dict(record.call)
+    # paths as in the last call, where they still lead there, so that no step has another command than then
+    photos = Path(call.pop("photos_at"))
+    if Path(call["photos"]).resolve() != photos:
+        call["photos"] = str(photos)
+    out = None if folder.resolve() == photos.with_name(f"{photos.name}-labeled") else folder
+    newest = folder / str(record.rounds[-1]["store"])
+    if not photos.is_dir() or not newest.is_file():
+        return None
+    noted = record.steps.get(_STEP, {}).get("values", {}).get("session")
+    if newest_session(open_store(newest)) not in (None, noted):
+        return None
+    is_table = config.from_ is not None and config.from_.resolve().parent != folder.resolve()
+    labels = {"labels": (config.from_,), "label_column": config.label_column} if is_table else {}
+    try:
+        return StartConfig(**{**call, "out": out, "serve": True, **labels})
+    except ValidationError:  # options of another version
+        return None
 
 
 def browser_labels(record: Record) -> tuple[int, list[WrittenLabel]]:

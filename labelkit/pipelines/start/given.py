@@ -18,7 +18,7 @@ from labelkit.commands.common.label_files import LabeledImages, find_images_by_p
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escaped_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
+from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv, read_paths
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -26,9 +26,9 @@ from labelkit.store.commit import commit_bytes, install
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, AWAY = "given.csv", "away.csv"
-NEXT, NOVEL, CHECK = "next.csv", "novel.csv", "check.csv"
-FILLED = (NEXT, NOVEL, CHECK)
+GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
+NEXT, SKIPPED, NOVEL, CHECK = "next.csv", "skipped.csv", "novel.csv", "check.csv"
+FILLED = (NEXT, SKIPPED, NOVEL, CHECK)
 """Tables whose labels people fill in or correct."""
 _SHOWN = 5
 # labels of a class up to which its name may be a slip
@@ -79,6 +79,7 @@ def collect_labels(
     *,
     left: Mapping[str, Sequence[str]] | None = None,
     checked: Mapping[str, str] | None = None,
+    corrected: Sequence[WrittenLabel] = (),
     browser: Sequence[WrittenLabel] = (),
     is_same: bool = False,
 ) -> KnownLabels:
@@ -92,6 +93,7 @@ def collect_labels(
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
+        corrected: labels that were corrected in ``labels.csv``.
         browser: labels that were given in the browser; without a text, labels that were taken back there.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
@@ -108,7 +110,8 @@ def collect_labels(
     # by path and file: the same path may have been that of several photos
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
-    own = [*(folder / name for name in FILLED), folder / "the browser"]
+    own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
+    filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
     removed = [] if tables.was_saved(GIVEN) else [label for label in browser if not label.text]
     gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
@@ -307,6 +310,18 @@ def _follow(
     return followed
 
 
+def skipped_photos(folder: Path, labels: Mapping[str, str]) -> list[str]:
+    """Return the paths that a person left empty in ``next.csv`` while filling in others, now or before, sorted.
+
+    Args:
+        folder: of ``start``, with ``next.csv`` and ``skipped.csv``.
+        labels: all labels by path; who has one by now is skipped no longer.
+    """
+    following, before = ({} if not path.is_file() else read_paths(path) for path in (folder / NEXT, folder / SKIPPED))
+    left = [path for path, text in following.items() if not text] if any(following.values()) else []
+    return sorted({*before, *left} - labels.keys())
+
+
 class OwnTables:
     """Tables that ``start`` wrote, protected from being overwritten after a person edits them.
 
@@ -324,7 +339,8 @@ class OwnTables:
         if not path.is_file():
             return []
         self._read[path] = sha256_file(path)  # first: who saves it now saves another one
-        if path.name != AWAY:  # there one path may be that of two photos, which came one after the other
+        # of away.csv, one path may be that of two photos, which came one after the other; labels.csv has guesses
+        if path.name not in (AWAY, LABELS):
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 

@@ -37,6 +37,7 @@ class Record:
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
         confirmed: by path, labels that correct a prediction, or that were left as they are in a saved ``check.csv``.
+        call: options of the last call, but for labels and output, and ``photos_at``, the whole path of the photos.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
@@ -46,6 +47,7 @@ class Record:
     left: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     confirmed: dict[str, str] = field(default_factory=dict)
+    call: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -63,7 +65,7 @@ class Record:
             raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose a new --out.") from error
         if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed"))
+        others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed", "call"))
         return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
@@ -104,7 +106,7 @@ class Record:
             ResourceError: no room, no permission.
         """
         noted: dict[str, object] = {"rounds": self.rounds, "left": self.left, "tables": self.tables}
-        noted |= {"confirmed": self.confirmed, "steps": self.steps}
+        noted |= {"confirmed": self.confirmed, "call": self.call, "steps": self.steps}
         commit_json(self.path, {"version": _VERSION, **noted})
 
 
@@ -130,7 +132,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
     """
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
-        lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
+        lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(

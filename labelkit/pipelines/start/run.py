@@ -36,8 +36,10 @@ from labelkit.pipelines.start.given import (
     CHECK,
     FILLED,
     GIVEN,
+    LABELS,
     NEXT,
     NOVEL,
+    SKIPPED,
     KnownLabels,
     OwnTables,
     WrittenLabel,
@@ -45,12 +47,14 @@ from labelkit.pipelines.start.given import (
     count_moved,
     labels_csv,
     missing_photos_csv,
+    skipped_photos,
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, corrections, digest, last_finished, remove_confirmed
-from labelkit.pipelines.start.summary import LABELS, write_summary
+from labelkit.pipelines.start.summary import corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
@@ -63,11 +67,14 @@ _TIMED_PHOTOS = 16
 _FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
 _MOST_BY_TSNE = 2000
+#: photos up to which small copies are kept for the next search of duplicates, in 120 MB at most
+_MOST_CACHED = 30_000
 _NOVEL_PHOTOS = 50
 #: photos that came later from which on they are compared with those that were there
 _FEWEST_LATER = 10
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
+_OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 
@@ -82,6 +89,7 @@ class _Round:
         described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
         labels: label by place of the photo.
         num_photos: in the listing.
+        skipped: paths of photos that a person could not label, which are suggested last.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
         answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
@@ -92,6 +100,7 @@ class _Round:
     described: Path | None
     labels: dict[int, str]
     num_photos: int
+    skipped: Sequence[str] = ()
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -165,6 +174,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         stores,
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
+        corrected=corrected_labels(tables, record.rounds, record.tables.get(LABELS)),
         browser=browser,
         is_same=is_same,
     )
@@ -185,7 +195,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    this = replace(this, answered=_last_answers(record, this))
+    this = replace(this, answered=_last_answers(record, this), skipped=skipped_photos(folder, now))
     record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
     steps = _steps(config, this)
     progress = current_progress()
@@ -200,6 +210,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if this.record not in record.rounds:
         record.rounds.append(this.record)
     record.left = known.left
+    record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
+    record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     _write_labels(tables, dataset, known)
     note_browser(record, browser_round, browser)
@@ -207,6 +219,10 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
         tables.remove(*FILLED)
+    if this.skipped:
+        tables.write(SKIPPED, csv_bytes(("path", "label"), ([path, ""] for path in this.skipped)))
+    else:
+        tables.remove(SKIPPED)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
     _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
@@ -507,6 +523,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             result=str(answer or groups),
             out=folder / NEXT,
             sheet=folder / NEXT_SHEET,
+            skip=folder / SKIPPED if this.skipped else None,
             dataset=str(config.photos),
             num_images=config.num_suggestions,
             overwrite=True,
@@ -522,7 +539,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             num_images=_NOVEL_PHOTOS,
             **looked,
         )
-    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
+    cache = folder / "duplicates.npz" if this.num_photos <= _MOST_CACHED else None
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):
         steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)
@@ -546,10 +564,11 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """What a step reads, next to its options: photos alone, or photos and labels."""
+    """What a step reads, next to its options: photos alone, or photos and labels, and what is not to be suggested."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
-    return {"round": this.record["inputs"]}
+    shows_next = name in ("suggest", "report") and this.skipped
+    return {"round": this.record["inputs"], **({"skipped": list(this.skipped)} if shows_next else {})}
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:

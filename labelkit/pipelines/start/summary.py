@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,20 +12,23 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
+from labelkit.data.path_rule import escaped_path
+from labelkit.data.tables import class_name
 from labelkit.errors import StoreError
-from labelkit.pipelines.start.given import OwnTables
+from labelkit.files import sha256_file
+from labelkit.pipelines.start.given import LABELS, OwnTables, WrittenLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
-LABELS = "labels.csv"
 COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
 """Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
 label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it. The rest
 stands whatever the label is: best_class and best_confidence, the likeliest class with labels and its chance; group, the
 group that the photo is in; new_chance, the chance of all groups without a label together."""
+_SHOWN = 5
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
 # largest and smallest number of classes, of which nothing is said if the one is more times the other
@@ -95,6 +100,39 @@ def write_summary(
     there = tuple(file for file in (path, *made) if file.exists())
     shown = (found_table, Table("", ["what next"], [[sentence] for sentence in sentences]))
     return SimpleResult(values, (made[0].parent, *there), shown)
+
+
+def corrected_labels(tables: OwnTables, rounds: Sequence[Mapping[str, Any]], written: str | None) -> list[WrittenLabel]:
+    """Return the labels that a person changed in ``labels.csv``; none if nobody knows what was written there.
+
+    Args:
+        tables: of ``start``.
+        rounds: of the record.
+        written: SHA-256 of the table as it was written.
+
+    Raises:
+        DatasetError: the table cannot be read.
+    """
+    path = tables.folder / LABELS
+    if written is None or not path.is_file() or sha256_file(path) == written:
+        return []
+    for entry in reversed(rounds):
+        try:
+            store = open_store(tables.folder / str(entry["store"]))
+            found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
+        except StoreError:  # a call that did not come so far, or an old store that was removed
+            continue
+        rows = _rows(store, found)
+        if hashlib.sha256(csv_bytes(COLUMNS, rows)).hexdigest() != written:
+            continue
+        before = {escaped_path(row[0]): class_name(row[1]) or "" for row in rows}
+        changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
+        counts = Counter((before[one.path], one.text) for one in changed)
+        shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
+        if changed:
+            current_progress().message(f"{path}: {len(changed)} labels corrected, {shown}")
+        return changed
+    return []
 
 
 def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ...]]:
@@ -174,11 +212,12 @@ def _found_table(
 
 
 def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
-    """Count copies, bursts and outliers."""
-    scene = "of photos of the same scene"
+    """Count copies, pairs of one scene, and outliers."""
+    scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
+    scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
-        (told["duplicates"]["pairs"]["burst"], f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
+        (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
         (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
     parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
@@ -199,9 +238,9 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
         f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
-        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} keep "
-        f"theirs, but not its kind. {since['now_answered']} that were unsure are answered, {since['now_unsure']} that "
-        "were answered are unsure."
+        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} have "
+        f"the same one, but another kind (known, new, unsure). {since['now_answered']} that were unsure are answered, "
+        f"{since['now_unsure']} that were answered are unsure."
     )
     if since["labeled"]:
         photos = "photo" if since["labeled"] == 1 else "photos"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.labels import UsableLabels
+from labelkit.commands.suggest.suggest import read_skipped
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -44,6 +46,7 @@ class BrowsedStore:
         pictures: the image files; a row is their number.
         note: why there are none, or empty.
         places: (n, 2) uint16 places on the map.
+        skipped: rows that nobody could label before, which are suggested last.
     """
 
     store: EmbeddingStore
@@ -52,6 +55,7 @@ class BrowsedStore:
     pictures: Pictures
     note: str
     places: NDArray[np.uint16]
+    skipped: Set[int] = frozenset()
 
     def data(self, session: Session) -> dict[str, Any]:
         """Return the data that the labeling page's script loads, in the format of a report page."""
@@ -81,13 +85,13 @@ class BrowsedStore:
             work={**begun, "mode": "server", "state": _state(work, log, last_round), "note": self.note},
         )
 
-    def suggested(self, session: Session) -> list[list[Any]]:
-        """Return [row, reason] of the images to label next, the most useful first."""
+    def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
+        """Return [row, reason] of the images to label next, the most useful first; last those that were skipped."""
         work, _, _ = session.snapshot()
         # an image that only has the name of its group may be suggested
         learned, truth = labels_to_learn(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
         given = UsableLabels(learned, truth, tuple(work.classes), session.name, {})
-        found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
+        found = suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
         return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
     def similar_images(self, row: int) -> list[dict[str, Any]]:
@@ -166,7 +170,7 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = place_images(images.features, "pca", 0)
     pictures = Pictures.of_store(source, store, images.rows)
-    return BrowsedStore(store, images, grouping, pictures, note, places)
+    return BrowsedStore(store, images, grouping, pictures, note, places, read_skipped(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
@@ -181,7 +185,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     """
     there = list_results(store)
     begins = config.labels is not None or config.from_ is not None
-    name = config.result or (None if begins else _newest_session(store, there))
+    name = config.result or (None if begins else newest_session(store))
     if name is not None and name in there and not config.overwrite:
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
@@ -216,7 +220,8 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     return Session(store, name, work, begun.rounds, params, first_round=begun.round)
 
 
-def _newest_session(store: EmbeddingStore, names: list[str]) -> str | None:
-    numbered = [name for name in names if re.fullmatch(r"labels-\d+", name)]
+def newest_session(store: EmbeddingStore) -> str | None:
+    """Return the name of the newest labeling session of a store; ``None`` if there is none."""
+    numbered = [name for name in list_results(store) if re.fullmatch(r"labels-\d+", name)]
     newest_first = sorted(numbered, key=lambda name: int(name.removeprefix("labels-")), reverse=True)
     return next((name for name in newest_first if is_session(read_result(store, name))), None)

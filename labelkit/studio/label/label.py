@@ -195,7 +195,8 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
             progress.warning(
                 f"{folder} was made by `labelkit start`. Its tables do not get the labels given here: to update "
-                f"them, stop with Ctrl-C, and run `labelkit start PHOTOS --out {folder} --serve`"
+                f"them, run afterward `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
+                f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )
 
         def say(link: str) -> None:

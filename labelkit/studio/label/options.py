@@ -81,6 +81,9 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         "default: the same choice as in `labelkit report`.",
         pattern=RESULT_NAME,
     )
+    skip: Path | None = _SERVE(
+        None, "CSV with a column path: images to suggest only if no other image is left (with --serve)."
+    )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(
         "127.0.0.1",
@@ -97,7 +100,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
                 if name in self.model_fields_set:
                     raise ValueError(f"--serve cannot be combined with --{name}: write labels afterward")
             return self
-        told = [name for name in ("open", "host", "port") if name in self.model_fields_set]
+        told = [name for name in ("skip", "open", "host", "port") if name in self.model_fields_set]
         if told:
             raise ValueError(f"--{told[0]} requires --serve")
         if self.grouping is not None and self.export != "atlas":

@@ -226,8 +226,10 @@ class LabelServer:
         return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
 
     async def suggested(self, request: Request) -> Response:
-        """Return the images to label next, given the labels so far."""
-        found = await run_in_threadpool(self.browsed.suggested, self.session)
+        """Return the images to label next, given the labels so far and the rows in the query, which were skipped."""
+        rows = request.query_params.get("skip", "").split(",")
+        skipped = {int(row) for row in rows if row.isdecimal() and len(row) <= 12}
+        found = await run_in_threadpool(self.browsed.suggested, self.session, skipped)
         return JSONResponse({"suggested": found}, headers=_HEADERS)
 
     async def changes(self, request: Request) -> Response:

@@ -94,18 +94,22 @@ _FINDINGS = (
     ),
 )
 _COLUMNS = {
-    "check.csv": ("path", "label", "suggested", "same", "other"),
+    "check.csv": ("path", "label", "suggested", "nearest_of_label", "nearest_of_suggested"),
     "novel.csv": ("path", "nearest", "nearest_label"),
     "odd.csv": ("path", "reasons"),
     "duplicates.csv": ("image_a", "image_b", "kind", "cluster"),
     "next.csv": ("path", "reason"),
 }
+# names in tables of versions before 0.2, and what they are called now
+_OLD_COLUMNS = {"same": "nearest_of_label", "other": "nearest_of_suggested"}
+_OLD_KINDS = {"same picture": "edited copy", "turned": "turned copy", "burst": "same scene"}
 
 
 def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
     """Paths and texts of the card of a line."""
     if table == "check.csv":
-        return [line["path"], line["same"], line["other"]], [f"labeled {line['label']}", f"or {line['suggested']}?"]
+        paths = [line[column] for column in ("path", "nearest_of_label", "nearest_of_suggested")]
+        return paths, [f"labeled {line['label']}", f"or {line['suggested']}?"]
     if table == "novel.csv":
         return [line["path"], line["nearest"]], [f"nearest: {line['nearest_label']}"]
     return [line["path"]], [line["reasons"]]
@@ -119,10 +123,10 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
     cards, spare = [], 0
     for pairs in clusters.values():
         paths = list(dict.fromkeys(pair[side] for side in ("image_a", "image_b") for pair in pairs))
-        is_burst = pairs[0]["kind"] == "burst"
-        spare += 0 if is_burst else len(paths) - 1
-        kinds = ", ".join(sorted({pair["kind"] for pair in pairs}))
-        cards.append((paths, ["burst: different photos of one scene" if is_burst else kinds]))
+        kinds = {_OLD_KINDS.get(pair["kind"], pair["kind"]) for pair in pairs}
+        is_scene = kinds == {"same scene"}
+        spare += 0 if is_scene else len(paths) - 1
+        cards.append((paths, ["different photos of the same scene" if is_scene else ", ".join(sorted(kinds))]))
     return cards, spare
 
 
@@ -185,6 +189,8 @@ def _lines(path: Path, command: str) -> list[Line]:
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
     try:
+        if path.name == "check.csv":
+            reader.fieldnames = [_OLD_COLUMNS.get(column, column) for column in reader.fieldnames or ()]
         missing = [column for column in _COLUMNS[path.name] if column not in (reader.fieldnames or ())]
         if missing:
             raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,12 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
 
 
 def suggested_images(
-    store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: UsableLabels, seed: int
+    store: EmbeddingStore,
+    images: ShownImages,
+    grouping: Grouping | None,
+    given: UsableLabels,
+    seed: int,
+    skipped: Set[int] = frozenset(),
 ) -> tuple[tuple[int, str], ...]:
     """Return (image, reason) of the images to label next, most useful first; empty if every image has a label.
 
@@ -93,11 +99,12 @@ def suggested_images(
         grouping: groups, or None.
         given: labels of the images of the page.
         seed: of what is suggested.
+        skipped: rows that are suggested only if nothing else is left.
     """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
     try:
-        chosen = suggested_rows(config, store, images.rows, given)
+        chosen = suggested_rows(config, store, images.rows, given, skipped)
     except DatasetError:  # every image has a label
         return ()
     return tuple((int(place), shown_text(reason)) for place, reason in zip(chosen.places, chosen.reasons, strict=True))

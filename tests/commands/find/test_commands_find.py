@@ -12,7 +12,7 @@ import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ImportConfig
-from labelkit.commands.find import novel
+from labelkit.commands.find import novel, stored_images
 from labelkit.commands.find.near_duplicates import find_duplicates
 from labelkit.commands.find.novel import find_novel
 from labelkit.commands.find.options import FindDuplicatesConfig, FindNovelConfig, FindOddConfig
@@ -64,11 +64,11 @@ def copied(photos: Path) -> Path:
 
 COPIES = [
     ("03-again.png", "03.png", "same file"),
-    ("05.png", "05-q55.jpg", "same picture"),
-    ("07.png", "07-half.jpg", "same picture"),
-    ("09.png", "09-crop.png", "same picture"),
+    ("05.png", "05-q55.jpg", "edited copy"),
+    ("07.png", "07-half.jpg", "edited copy"),
+    ("09.png", "09-crop.png", "edited copy"),
 ]
-BURST = ("11-moved.png", "11.png", "burst")
+BURST = ("11-moved.png", "11.png", "same scene")
 
 
 # --- duplicates ---
@@ -81,12 +81,12 @@ def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, 
     rows = read_table(out)
     assert [(row["image_a"], row["image_b"], row["kind"]) for row in rows[:4]] == COPIES
     assert sorted((rows[4]["image_a"], rows[4]["image_b"])) == sorted(BURST[:2])
-    assert [row["kind"] for row in rows[4:]] == ["burst"]
+    assert [row["kind"] for row in rows[4:]] == ["same scene"]
     assert [row["cluster"] for row in rows] == ["1", "2", "3", "4", "5"]
-    assert rows[0]["score"] == "1.0000"
-    assert all(0.85 <= float(row["score"]) <= 1 for row in rows[1:4])
+    assert rows[0]["similarity"] == "1.0000"
+    assert all(0.85 <= float(row["similarity"]) <= 1 for row in rows[1:4])
     values = result.to_json()
-    assert values["pairs"] == {"same_file": 1, "same_picture": 3, "turned": 0, "burst": 1}
+    assert values["pairs"] == {"same_file": 1, "edited_copy": 3, "turned_copy": 0, "same_scene": 1}
     assert values["spare_images"] == 4
     assert values["left_out"] == []
 
@@ -109,7 +109,7 @@ def test_mirrored_and_turned_copies_are_found(photos: Path, tmp_path: Path) -> N
     out = tmp_path / "duplicates.csv"
     found = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out)).to_json()
 
-    expected = [(f"{number:02d}.png", f"{number:02d}-turned.jpg", "turned") for number in range(3)]
+    expected = [(f"{number:02d}.png", f"{number:02d}-turned.jpg", "turned copy") for number in range(3)]
     assert sorted((row["image_a"], row["image_b"], row["kind"]) for row in read_table(out)) == expected
     assert found["spare_images"] == 3
 
@@ -125,7 +125,7 @@ def test_symmetric_pictures_and_small_drawings_are_no_turned_copies(tmp_path: Pa
         drawing.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / f"small-{number}-mirrored.png")
     out = tmp_path / "duplicates.csv"
     find_duplicates(FindDuplicatesConfig(index=embed(folder), out=out, bursts=False))
-    assert [row for row in read_table(out) if row["kind"] == "turned"] == []
+    assert [row for row in read_table(out) if row["kind"] == "turned copy"] == []
 
 
 def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
@@ -145,6 +145,51 @@ def test_pixels_find_copies_that_the_embeddings_miss(copied: Path, tmp_path: Pat
     embed_images(EmbedConfig(dataset=str(copied), out=index, backbone="pixels", image_size=2, label_split="none"))
     find_duplicates(FindDuplicatesConfig(index=index, out=out, neighbors=1, bursts=False))
     assert [(row["image_a"], row["image_b"], row["kind"]) for row in read_table(out)] == COPIES
+
+
+def test_with_a_cache_only_new_images_are_read_and_nothing_else_is_found(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "later"
+    later.mkdir()
+    new = ("05-q55.jpg", "07.png", "11-moved.png", "20.png")
+    for name in new:
+        (copied / name).rename(later / name)
+    out, cache = tmp_path / "duplicates.csv", tmp_path / "cache.npz"
+    read: list[str] = []
+    pixels = stored_images.embedded_pixels
+
+    def note(files: Any, there: int, *rest: Any) -> Any:
+        read.append(files.sample_ids[there])
+        return pixels(files, there, *rest)
+
+    monkeypatch.setattr(stored_images, "embedded_pixels", note)
+
+    def found(**options: Any) -> bytes:
+        read.clear()
+        find_duplicates(FindDuplicatesConfig(index=copied.with_suffix(".h5"), out=out, overwrite=True, **options))
+        return out.read_bytes()
+
+    embed(copied)
+    found(cache=cache)
+    for name in new:
+        shutil.move(later / name, copied / name)
+    # one that was there goes, and one gets another name
+    (copied / "15.png").unlink()
+    (copied / "16.png").rename(copied / "00-first.png")
+    copied.with_suffix(".h5").unlink()
+    embed(copied)
+
+    with_cache = found(cache=cache)
+    assert sorted(read) == sorted(new)
+    assert with_cache == found()
+    assert b"11-moved.png" in with_cache
+    for damaged in (b"", b"PK\x03\x04", b"something else"):
+        cache.write_bytes(damaged)
+        assert found(cache=cache) == with_cache
+        assert len(read) > len(new)
+    assert found(cache=cache) == with_cache
+    assert read == []
 
 
 # --- odd ---
@@ -178,7 +223,7 @@ def test_odd_images_are_listed_with_their_reasons(with_odd: Path, tmp_path: Path
         name: True for name in expected
     }
     assert [name for name in rows if name[0].isdigit()] == []
-    scores = [float(row["score"]) for row in rows.values()]
+    scores = [float(row["times_limit"]) for row in rows.values()]
     assert scores == sorted(scores, reverse=True)
     assert min(scores) >= 1
     assert (rows["wide.png"]["width"], rows["wide.png"]["height"]) == ("480", "60")
@@ -239,10 +284,10 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
         ("04.png", "blue", "green"),
         ("09.png", "green", "red"),
     }
-    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
+    assert [float(row["doubt"]) for row in rows] == sorted((float(row["doubt"]) for row in rows), reverse=True)
     by_path = {row["path"]: row for row in rows}
-    assert int(by_path["04.png"]["same"][:2]) % 3 == 2
-    assert int(by_path["04.png"]["other"][:2]) % 3 == 1
+    assert int(by_path["04.png"]["nearest_of_label"][:2]) % 3 == 2
+    assert int(by_path["04.png"]["nearest_of_suggested"][:2]) % 3 == 1
     assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
     assert "1 labels are the only ones of their class" in answer.err
     with Image.open(sheet) as drawn:
@@ -377,7 +422,7 @@ def test_images_that_changed_or_are_gone_are_left_out_and_said(
     assert answer.json["left_out"] == [
         {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
     ]
-    assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "turned": 0, "burst": 1}
+    assert answer.json["pairs"] == {"same_file": 1, "edited_copy": 1, "turned_copy": 0, "same_scene": 1}
 
 
 def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> None:

@@ -203,6 +203,36 @@ def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: P
     assert all(row["label"] == color(path) for path, row in rows.items())
 
 
+def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    folder = tmp_path / "photos-labeled"
+    first, *others = labels_in(folder / "next.csv")
+    run(photos, num_classes=3, num_suggestions=5)  # an untouched table says nothing of its photos
+    suggested = labels_in(folder / "next.csv")
+    assert not (folder / "skipped.csv").exists()
+    assert set(suggested) <= {first, *others}
+
+    left = list(suggested)[1:]
+    save_as(folder / "next.csv", {next(iter(suggested)): "blue"}, ";", "utf-8-sig")
+    run(photos, num_classes=3, num_suggestions=5)
+    assert labels_in(folder / "skipped.csv") == dict.fromkeys(sorted(left), "")
+    assert not set(labels_in(folder / "next.csv")) & set(left)
+    # a later label is taken from there, and who deletes a line is asked again
+    save_as(folder / "skipped.csv", {left[0]: "blue"}, ",", "utf-8")
+    lines = (folder / "skipped.csv").read_text().splitlines(keepends=True)
+    (folder / "skipped.csv").write_text("".join(line for line in lines if not line.startswith(left[1])))
+    run(photos, num_classes=3, num_suggestions=30)
+    assert labels_in(folder / "given.csv")[left[0]] == "blue"
+    assert labels_in(folder / "skipped.csv") == dict.fromkeys(sorted(left[2:]), "")
+    assert left[1] in labels_in(folder / "next.csv")
+    assert not set(labels_in(folder / "next.csv")) & set(left[2:])
+    (folder / "skipped.csv").unlink()
+    run(photos, num_classes=3, num_suggestions=30)
+    assert set(labels_in(folder / "next.csv")) >= set(left[2:])
+
+
 def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
     """Fill in or correct labels as a spreadsheet does; return the first path of the table."""
     lines = rows(path)
@@ -272,17 +302,66 @@ def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
     photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin()
-    labels = tmp_path / "photos-labeled" / "labels.csv"
-    labels.write_text(labels.read_text().replace("000.png,", "000.png,mine "))
-    edited = labels.read_bytes()
+    odd = tmp_path / "photos-labeled" / "odd.csv"
+    odd.write_text(odd.read_text() + "000.png,mine,1\n")
+    edited = odd.read_bytes()
     add_photos(photos, range(30, 33), seed=1)
 
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
 
-    (kept,) = labels.parent.glob("*-edited-*")
+    (kept,) = odd.parent.glob("*-edited-*")
     assert kept.read_bytes() == edited
     assert f"is kept as {kept}" in " ".join(capsys.readouterr().err.split())
-    assert len(table(labels.parent)) == 33
+    assert len(table(odd.parent)) == 33
+
+
+def test_predictions_are_corrected_in_the_table_of_labels(
+    photos: Path,
+    tmp_path: Path,
+    begin: Begin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, folder = begin(0, 1, 3, 4), tmp_path / "photos-labeled"
+    group = next(row["label"] for row in table(folder).values() if row["label"] not in ("red", "green"))
+    corrected = {"000.png": "crimson", "010.png": "lime"}
+    corrected |= {path: "blue" for path, row in table(folder).items() if row["label"] == group}
+    save_as(folder / "labels.csv", corrected, ";", "utf-8-sig")
+    # who interrupts the next call has not lost them
+    add_photos(photos, range(30, 32), seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_do", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, labels=known, num_classes=5)
+
+    words = ["start", str(photos), "--labels", str(known), "--backbone", "pixels", "--num-classes", "5"]
+    assert main(words) == 0
+    given = labels_in(folder / "given.csv")
+    assert given == {"001.png": "green", "003.png": "red", "004.png": "green"} | corrected
+    assert f"{len(corrected) - 2} from '{group}' to 'blue'" in " ".join(capsys.readouterr().err.split())
+    assert not list(folder.glob("*-edited-*"))
+    # saved again by a spreadsheet with nothing changed, it says nothing
+    save_as(folder / "labels.csv", {}, "\t", "utf-16")
+    run(photos, labels=known, num_classes=5)
+    assert labels_in(folder / "given.csv") == given
+
+
+def test_a_table_of_labels_that_no_call_is_known_to_have_written_is_kept(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    folder = tmp_path / "photos-labeled"
+    record = json.loads((folder / "start.json").read_text())
+    record["tables"]["labels.csv"] = "0" * 64
+    (folder / "start.json").write_text(json.dumps(record))
+    save_as(folder / "labels.csv", {"010.png": "lime"}, ",", "utf-8")
+    edited = (folder / "labels.csv").read_bytes()
+
+    run(photos, num_classes=3)
+
+    (kept,) = folder.glob("labels-edited-*")
+    assert kept.read_bytes() == edited
+    assert "010.png" not in labels_in(folder / "given.csv")
 
 
 def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path, begin: Begin) -> None:
@@ -1092,18 +1171,68 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     assert labels_in(folder / "given.csv") == given
 
 
-def test_labeling_a_store_of_start_without_start_warns_that_tables_stay_as_they_are(
+def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(0, 1, 3, 4)
-    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
-    store = tmp_path / "photos-labeled" / "photos.h5"
+    folder = tmp_path / "photos-labeled"
+    shown: list[dict[str, str]] = []
 
-    assert main(["label", "--index", str(store), "--serve"]) == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"run `labelkit start PHOTOS --out {store.parent} --serve`" in told
-    run(photos, num_classes=3, serve=True)
-    assert "was made by" not in capsys.readouterr().err
+    def label(server: Any, *_: object, **__: object) -> None:
+        server.session.act_on("act", lambda _: [Step("label", rows=(2, 5), name="blue")], by="", client="")
+        server.asking.predict(server.asking)
+        shown.append(labels_in(folder / "labels.csv"))
+        server.session.act_on("act", lambda _: [Step("label", rows=(8,), name="blue")], by="", client="")
+
+    monkeypatch.setattr("labelkit.studio.label.server.serve", label)
+    monkeypatch.setattr(
+        "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: main([*words])
+    )
+    more = write_labels(tmp_path / "more.csv", [7])
+    embedded = (folder / "photos.h5").stat().st_mtime_ns
+
+    monkeypatch.chdir(tmp_path)
+    words = ["label", "--index", "photos-labeled/photos.h5", "--serve", "--from", str(more)]
+    assert main(words) == 0
+
+    told = capsys.readouterr().err
+    given = {f"{i:03d}.png": color(f"{i:03d}.png") for i in (0, 1, 2, 3, 4, 5, 7, 8)}
+    assert labels_in(folder / "given.csv") == given
+    assert {path for path, row in table(folder).items() if row["kind"] == "given"} == set(given)
+    assert shown[0].items() >= {"002.png": "blue", "005.png": "blue", "007.png": "green"}.items()
+    assert (folder / "photos.h5").stat().st_mtime_ns == embedded
+    # what reads no labels is not done again, since paths are those of the call before
+    assert "duplicates: already done" in told
+    assert "was made by" not in told
+
+
+@pytest.mark.parametrize("why", ["another folder", "another version", "another result", "another program"])
+def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_get_the_labels(
+    photos: Path,
+    tmp_path: Path,
+    begin: Begin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+) -> None:
+    begin(0, 1, 3, 4)
+    store = tmp_path / "photos-labeled" / "photos.h5"
+    record = json.loads((store.parent / "start.json").read_text())
+    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
+    if why == "another folder":
+        record["call"]["photos_at"] = str(tmp_path / "gone")
+    if why == "another version":
+        record["call"]["unheard_of"] = 1
+    (store.parent / "start.json").write_text("[]" if why == "another program" else json.dumps(record))
+    tables = (store.parent / "labels.csv").read_bytes()
+
+    words = ["--result", "mine"] if why == "another result" else []
+    assert main(["label", "--index", str(store), "--serve", *words]) == 0
+
+    assert f"`labelkit start PHOTOS --out {store.parent} --labels mine.csv`" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert (store.parent / "labels.csv").read_bytes() == tables
 
 
 def test_labels_of_the_browser_end_in_all_tables(

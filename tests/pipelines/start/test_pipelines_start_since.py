@@ -14,7 +14,7 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.summary import _classes_sentence, _fewer_sentence, compare_answers
+from labelkit.pipelines.start.summary import _classes_sentence, _fewer_sentence, _to_look_at, compare_answers
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
@@ -80,6 +80,16 @@ def test_an_expectation_that_fell_is_explained() -> None:
     assert _fewer_sentence(since, 900, 664) == []
     assert _fewer_sentence(since, 950, 648) == []  # of other photos
     assert _fewer_sentence(since, 900, None) == []
+
+
+@pytest.mark.parametrize("name", ["same_scene", "burst"])
+def test_pairs_of_one_scene_are_counted_whatever_the_version_that_found_them_calls_them(name: str) -> None:
+    told = {"duplicates": {"spare_images": 1, "pairs": {"same_file": 1, name: 2}}, "odd": {"odd_images": 0}}
+
+    assert _to_look_at(told) == (
+        3,
+        "1 copy (duplicates.csv), 2 pairs of photos of the same scene (duplicates.csv)",
+    )
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:

@@ -126,7 +126,7 @@ def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, t
         suggest(store, out, strategy=strategy)
         rows = read_table(out)
 
-        assert list(rows[0]) == ["path", "label", "score", "reason", "guess"]
+        assert list(rows[0]) == ["path", "label", "usefulness", "reason", "guess"]
         assert {int(row["path"][:4]) // PER_BLOB for row in rows} == {0, 1, 2}
         assert {(row["label"], row["guess"]) for row in rows} == {("", "")}
 
@@ -176,6 +176,20 @@ def test_labeled_images_and_near_duplicates_are_not_suggested(make_store: Any, t
     told = suggest(store, tmp_path / "a.csv", num_images=5)
 
     assert [image["path"] for image in told["images"]] in (["0002.png", "0004.png"], ["0003.png", "0004.png"])
+
+
+def test_skipped_images_are_suggested_only_if_nothing_else_is_left(make_store: Any, tmp_path: Path) -> None:
+    store = make_store([[1, 0], [0, 1], [1e-4, 1], [1, 1]], labels=[0] * 4, labeled=[1, 0, 0, 0])
+
+    def suggested(*skipped: str) -> list[str]:
+        skip = write(tmp_path / "skipped.csv", *(f"{path}," for path in skipped))
+        told = suggest(store, tmp_path / "a.csv", num_images=4, skip=skip, overwrite=True)
+        return [image["path"] for image in told["images"]]
+
+    assert len(suggested()) == 2
+    # the near-duplicate of a skipped image is no better
+    assert suggested("0001.png", "gone.png") == ["0003.png"]
+    assert sorted(suggested("0001.png", "0003.png")) == sorted(suggested())
 
 
 def test_the_round_trip_ends_in_groups_named_by_the_new_labels(store: EmbeddingStore, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_suggested_images_come_one_by_one_with_answers_on_the_number_keys(page: 
     answers = page.locator("#work-one-answers bdi").all_inner_texts()
     page.keyboard.press("1")
     page.locator("#work-one-progress", has_text=re.compile("^1 of ")).wait_for()
+    skipped = page.locator("#work-one-title").inner_text()
     page.keyboard.press("s")
     page.keyboard.press("0")
     said(page, "is none of these")
@@ -138,7 +139,11 @@ def test_suggested_images_come_one_by_one_with_answers_on_the_number_keys(page: 
     said(page, "Taken back: none of these")
     page.keyboard.press("Escape")
     page.locator("#work-one").wait_for(state="hidden")
+    page.locator("#work-grid").focus()
+    page.keyboard.press("o")
+    page.locator("#work-one[open]").wait_for()
 
+    assert page.locator("#work-one-title").inner_text() not in (first, skipped)
     assert sorted(answers[:2]) == ["dog", "umbrella"]
     assert saved(page)[first] == answers[0]
 

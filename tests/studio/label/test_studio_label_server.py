@@ -109,6 +109,10 @@ def test_the_session_tells_everything_the_page_shows(client: Client) -> None:
     assert len(told["groups"]) == 4
     suggested = json.loads(client.ask("GET", "/api/suggested")[2])["suggested"]
     assert len({row for row, _ in suggested}) == 30
+    skipped = {row for row, _ in suggested[:2]}
+    others = json.loads(client.ask("GET", f"/api/suggested?skip={','.join(map(str, skipped))},x")[2])["suggested"]
+    assert len(others) == 30
+    assert not skipped & {row for row, _ in others}
 
 
 @pytest.mark.parametrize(

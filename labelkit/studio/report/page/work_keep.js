@@ -84,7 +84,7 @@ function save() {
   link.href = URL.createObjectURL(new Blob([labelsCsv()], { type: 'text/csv' }));
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  say('labels.csv saved. Take it in with: labelkit label --from labels.csv');
+  say('labels.csv saved. Take it in with: labelkit start PHOTOS --labels labels.csv, or labelkit label --from labels.csv');
 }
 
 // The server. One question after the other, so that answers come in order; an answer holds all that is new.

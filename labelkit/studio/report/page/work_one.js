@@ -1,15 +1,18 @@
 // One by one: the suggested images, large, with the likely answers on the number keys.
 const one = { box: document.getElementById('work-one'), picture: document.getElementById('work-one-picture'), list: document.getElementById('work-one-answers'),
   title: document.getElementById('work-one-title'), why: document.getElementById('work-one-why'), progress: document.getElementById('work-one-progress'),
-  say: document.getElementById('work-one-say'), queue: [], at: 0, answers: [] };
+  say: document.getElementById('work-one-say'), queue: [], at: 0, answers: [], skipped: new Set() };
 const ANSWERS = 5;
 
 async function openOne() {
-  const left = one.queue.some(({ image }) => !work.hand[image] && !work.rejected[image]);
-  if (!left) one.queue = (await suggestedNow()).map(([image, why]) => ({ image, why })).filter(({ image }) => !work.rejected[image]);
-  if (!one.queue.length) one.queue = membersOfView({ kind: 'doubtful' }).slice(0, 30).map((image) => ({ image, why: 'doubtful' }));
+  const isOpen = ({ image }) => !work.hand[image] && !work.rejected[image] && !one.skipped.has(image);
+  if (!one.queue.some(isOpen)) {
+    one.queue = (await suggestedNow()).map(([image, why]) => ({ image, why })).filter(isOpen);
+    if (!one.queue.length) one.queue = membersOfView({ kind: 'doubtful' }).map((image) => ({ image, why: 'doubtful' })).filter(isOpen).slice(0, 30);
+    if (!one.queue.length) one.queue = [...one.skipped].map((image) => ({ image, why: 'skipped before' })).filter(({ image }) => !work.hand[image] && !work.rejected[image]);
+  }
   if (!one.queue.length) { say('Nothing is suggested: every image has a label, or is like one that has.'); return; }
-  one.at = Math.max(0, one.queue.findIndex(({ image }) => !work.hand[image]));
+  one.at = Math.max(0, one.queue.findIndex(isOpen));
   one.box.showModal();
   drawOne();
 }
@@ -18,7 +21,7 @@ async function openOne() {
 async function suggestedNow() {
   if (!isServed) return data.work.suggested;
   say('Choosing images to look at …');
-  const response = await fetch('/api/suggested', { headers: authorized() }).catch(() => null);
+  const response = await fetch('/api/suggested?skip=' + [...one.skipped].join(), { headers: authorized() }).catch(() => null);
   if (!response || !response.ok) { warn('The server does not answer. Start it again, and reload this page.'); return []; }
   say('');
   return (await response.json()).suggested;
@@ -87,6 +90,12 @@ async function rejectOne() {
   if (await act('reject', [{ do: 'reject', rows: [image], value: true }], data.names[image] + ' rejected.')) stepOne(1);
 }
 
+// What nobody can tell is not suggested again while there is something else.
+function skipOne() {
+  one.skipped.add(one.queue[one.at].image);
+  stepOne(1);
+}
+
 async function undoOne() {
   await undo();
   const last = keeper.log[keeper.log.length - 1];
@@ -96,7 +105,7 @@ async function undoOne() {
   drawOne();
 }
 
-const ONE_KEYS = { n: otherOne, l: otherOne, '0': noneOne, x: noneOne, r: rejectOne, u: undoOne, s: () => stepOne(1), ' ': () => stepOne(1), arrowright: () => stepOne(1), arrowleft: () => stepOne(-1) };
+const ONE_KEYS = { n: otherOne, l: otherOne, '0': noneOne, x: noneOne, r: rejectOne, u: undoOne, s: skipOne, ' ': () => stepOne(1), arrowright: () => stepOne(1), arrowleft: () => stepOne(-1) };
 
 one.box.addEventListener('keydown', (event) => {
   if (event.altKey || event.metaKey || isTyping(event.target) || dialog('ask').open || dialog('like').open) return;
