@@ -27,14 +27,16 @@ from labelkit.store.schema import name_text
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
-    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names"),
-    "labels": ("labels", "label", "targets", "y"),
+    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names", "obs/_index", "obs/index"),
+    "labels": ("labels", "label", "targets", "y", "obs/labels", "obs/label"),
     "splits": ("splits", "split"),
     "labeled": ("labeled",),
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
 """Names looked for, the first that is there, where no option says another; capitals do not matter.
+
+In a file of AnnData, names and labels are in the group ``obs``.
 """
 
 _WHOLE = "Restore the file or write it again."
@@ -197,7 +199,8 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 
     Args:
         path: the file.
-        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group.
+        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group, and of ``obs``, where
+            AnnData has names and labels.
 
     Raises:
         NotAStore: it is no HDF5 file.
@@ -219,14 +222,23 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
 
     def look(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
         name = name if isinstance(name, str) else name_text(name)
-        if isinstance(item, h5py.Dataset) and not item.is_virtual and not item.external:
+        if isinstance(item, h5py.Group):
+            # Categories of pandas are a group of numbers and their names.
+            if isinstance(item.get("codes"), h5py.Dataset) and isinstance(item.get("categories"), h5py.Dataset):
+                datasets[name] = item["codes"]
+        elif not item.is_virtual and not item.external:
             datasets[name] = item
 
     file.visititems(look)  # no link that leads elsewhere is followed
     members = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+    if "obs" in members and "obs" not in datasets:
+        members[members.index("obs") : members.index("obs") + 1] = [f"obs/{name}" for name in file["obs"]]
     given = {key: datasets[key] for key in wanted.values() if key in datasets}
     chosen = _choose(where, given | {name: datasets[name] for name in members if name in datasets}, wanted)
     left_out = [name for name in members if name not in chosen.values()]
+    labels = chosen.get("labels")
+    if labels is not None and isinstance(file[labels], h5py.Group):
+        chosen |= {"labels": f"{labels}/codes", "class_names": f"{labels}/categories"}
     places = {role: f"{where}:/{name}" for role, name in chosen.items()}
     found: dict[str, NDArray[Any]] = {}
     for role, name in chosen.items():

@@ -34,7 +34,7 @@ _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
-"""What versions before this one wrote beside the shards for other programs; it goes with them."""
+"""Beside the shards: virtual datasets of all of them, for other programs; nothing here reads it."""
 SHARD_RESTORE = (
     "Restore the file from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, "
     "with --overwrite."

@@ -282,7 +282,7 @@ def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int
     try:
         if shards is not None:
             table = _write_shards(contents, shards, out, temporary)
-            names, contents = [shard.name for shard in table.files], _index(contents, table)
+            names, contents = [VIRTUAL_NAME, *(shard.name for shard in table.files)], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
         if not out.exists():  # else another process may have made it, of the same shards
@@ -326,7 +326,29 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Sh
         )
         for name in names
     }
-    return Shards(out, about, tuple(shards))
+    table = Shards(out, about, tuple(shards))
+    _write_virtual(table, temporary)
+    return table
+
+
+def _write_virtual(shards: Shards, temporary: Path) -> None:
+    """Write the file by which others read all shards as one: NaN stands for rows whose shard is lost."""
+
+    def write(file: BinaryIO) -> None:
+        with h5py.File(file, "w", libver=("v110", "v110")) as hdf5:
+            for name, column in shards.columns.items():
+                create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                create.set_obj_track_times(False)
+                create.set_fill_value(np.array(np.nan, column.dtype))
+                space = h5py.h5s.create_simple((shards.rows, column.width))
+                for shard in shards.files:
+                    shape = (shard.stop - shard.start, column.width)
+                    space.select_hyperslab((shard.start, 0), shape)
+                    create.set_virtual(space, shard.name.encode(), name.encode(), h5py.h5s.create_simple(shape))
+                space.select_all()
+                h5py.h5d.create(hdf5.id, name.encode(), h5py.h5t.py_create(np.dtype(column.dtype)), space, dcpl=create)
+
+    commit_file(shards.folder / VIRTUAL_NAME, write, temporary=temporary)
 
 
 def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:

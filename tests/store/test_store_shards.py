@@ -50,6 +50,24 @@ def test_rows_of_a_shard_are_read_by_others(tmp_path):
     np.testing.assert_array_equal(np.concatenate(rows), one.embeddings)
 
 
+def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
+    one = make_store(tmp_path / "one.h5")
+    make_sharded(tmp_path / "many.h5")
+    for folder in (tmp_path, tmp_path / "moved"):
+        with h5py.File(folder / "many.h5.shards" / "all.h5") as file:
+            np.testing.assert_array_equal(file["embeddings"][:], one.embeddings)
+            np.testing.assert_array_equal(file["logits"][:], one.extras["logits"])
+        if folder == tmp_path:
+            (tmp_path / "moved").mkdir()
+            (tmp_path / "many.h5.shards").rename(tmp_path / "moved" / "many.h5.shards")
+    lost = shard_paths(tmp_path / "moved" / "many.h5")[0]
+    lost.unlink()
+    with h5py.File(lost.with_name("all.h5")) as file:
+        is_lost = np.isnan(file["embeddings"][:]).all(axis=1)
+    assert is_lost[0]
+    assert not is_lost[-1]
+
+
 def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
     one = make_store(tmp_path / "one.h5").embeddings
     make_sharded(tmp_path / "many.h5")
@@ -88,7 +106,7 @@ def test_the_same_rows_give_the_same_files(tmp_path):
         make_sharded(tmp_path / folder / "s.h5")
     files = [sorted(path for path in (tmp_path / folder).rglob("*.h5") if path.is_file()) for folder in ("a", "b")]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
-    assert len(files[0]) == 4
+    assert len(files[0]) == 5
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 

@@ -103,6 +103,12 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
         rows = read_hdf5(config.source, wanted)
     ids = config.ids
     if ids is None and "ids" not in rows.columns:
+        inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
+        if inside:
+            problem = f"no image names were found; the file also contains: {', '.join(inside[:_SHOWN_NAMES])}"
+            raise Refused(
+                str(config.source), problem, "Pass --ids-key GROUP/NAME and --labels-key GROUP/NAME, or --ids FILE."
+            )
         current_progress().message(f"{config.source}: row numbers are used as ids; pass --ids to use names")
     if ids is None:
         return rows, rows.where

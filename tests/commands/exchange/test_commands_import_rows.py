@@ -214,19 +214,37 @@ def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     assert "'3', ' 3', '3 ', ... are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
 
 
-def test_arrays_in_groups_are_taken_by_their_names(labelkit: Any, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+def write_anndata(path: Path, index: str, label: str) -> None:
+    """Write the layout of anndata 0.8 and later."""
+    with h5py.File(path, "w") as file:
         file["X"] = np.eye(3, dtype=np.float32)
-        file["obs/_index"] = ["b.png", "a.png", "c.png"]
-        file["obs/label/codes"] = np.array([1, 0, -1], dtype=np.int8)
-    words = ("--source", tmp_path / "x.h5ad", "--ids-key", "obs/_index", "--labels-key", "obs/label/codes")
+        file[f"obs/{index}"] = ["b.png", "a.png", "c.png"]
+        file[f"obs/{label}/codes"] = np.array([1, 0, -1], dtype=np.int8)
+        file[f"obs/{label}/categories"] = ["cat ", "dog"]
+        file["obsm/umap"] = np.ones((3, 2))
 
-    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
 
+@pytest.mark.parametrize(("index", "label"), [("_index", "label"), ("cell_id", "cell_type")])
+@pytest.mark.parametrize("suffix", [".h5ad", ".h5"])
+def test_names_and_labels_of_anndata_are_read_or_asked_for(
+    labelkit: Any, tmp_path: Path, index: str, label: str, suffix: str
+) -> None:
+    words: tuple[object, ...] = ("--source", tmp_path / f"x{suffix}")
+    write_anndata(tmp_path / f"x{suffix}", index, label)
+    if index != "_index":
+        err = refusal(labelkit, tmp_path, *words)
+        assert "no image names were found; the file also contains: obs/cell_id, obs/cell_type. Pass --ids-key" in err
+        words += ("--ids-key", "obs/cell_id", "--labels-key", "obs/cell_type")
+
+    answer = labelkit("import", *words, "--out", tmp_path / "s.h5", "--json")
+
+    assert answer.code == 0, answer.err
     store = open_store(tmp_path / "s.h5")
     assert store.sample_ids == ["a.png", "b.png", "c.png"]
+    assert store.class_names == ("cat", "dog")
     assert store.labels is not None
     assert store.labels.tolist() == [0, 1, -1]
+    assert answer.json["left_out"] == ["obsm"]
 
 
 # ---- commands over such a store
