@@ -12,13 +12,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
+from labelkit.files import read_bytes
 
 # classes that warnings name
 _NAMED = 20
@@ -326,6 +329,29 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
             "Keep some classes for training and some for testing.",
         )
     return chosen
+
+
+def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+    """Read class names from a text file if the only word is its name, otherwise return the words.
+
+    A class of this name comes before the file.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no line.
+    """
+    if len(words) != 1 or not words[0].endswith(".txt") or words[0] in class_names:
+        return words
+    path = Path(words[0]).expanduser()
+    try:
+        lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(
+            "split", f"{path} cannot be read ({error})", "Pass a text file with one class per line."
+        ) from error
+    named = [line.strip() for line in lines if line.strip()]
+    if not named:
+        raise DatasetError("split", f"{path} contains no class", "Write one class per line.")
+    return named
 
 
 def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.losses.consistency import positive
+from labelkit.losses.consistency import _positive
 
 
 class InfoNCELoss(nn.Module):
@@ -39,7 +39,7 @@ class InfoNCELoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = positive(temperature, "temperature")
+        self.temperature = _positive(temperature, "temperature")
 
     def forward(self, projections: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d), averaged over all views."""
@@ -80,7 +80,7 @@ class SupConLoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = positive(temperature, "temperature")
+        self.temperature = _positive(temperature, "temperature")
 
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""

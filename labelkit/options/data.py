@@ -51,7 +51,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     old_classes: tuple[str, ...] | None = _DATA(
         None,
         "Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and numbers from 0 ('5-9'); half or first-half.",
+        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
     )
     label_ratio: float = _DATA(
         0.5,

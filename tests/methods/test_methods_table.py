@@ -110,7 +110,15 @@ def _config_reads(path: Path) -> set[str]:
         if isinstance(function, ast.FunctionDef) and any("validator" in ast.dump(d) for d in function.decorator_list)
         for node in ast.walk(function)
     }
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in checks}
+    nodes = [node for node in ast.walk(tree) if node not in checks]
+    by_name = {
+        node.args[0].value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "config.recipe"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    return by_name | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -31,6 +31,7 @@ from labelkit.data.splits import (
     holdout_rows,
     long_tail_split,
     no_labels_split,
+    read_class_words,
 )
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.base import flag
@@ -515,7 +516,7 @@ def _old_and_new_classes(
     """Old and new classes in training order; ``None`` where the class order decides.
 
     Raises:
-        ConfigError: words that name no class.
+        ConfigError: words that name no class, or a file that cannot be read.
         DatasetError: the set is not what its published list is for.
     """
     if config.old_classes is not None:
@@ -537,10 +538,10 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
     """Return the numbers of the classes that ``--old-classes`` names, in increasing order.
 
     Raises:
-        ConfigError: a word that names no class.
+        ConfigError: a word that names no class, or a file that cannot be read.
     """
     with _asked_by("--old-classes"):
-        return classes_by_name(words, class_names)
+        return classes_by_name(read_class_words(words, class_names), class_names)
 
 
 @contextmanager

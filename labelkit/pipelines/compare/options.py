@@ -47,7 +47,8 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns and numbers from 0.",
+        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, numbers "
+        "from 0, or a file NAME.txt with one per line.",
     )
     label_ratio: float = _DATA(
         0.5,

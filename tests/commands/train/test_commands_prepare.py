@@ -206,6 +206,7 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
     [
         ({"num_old_classes": 9}, "--num-old-classes", "9 old classes of 4"),
         ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among 4"),
+        ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
         ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no effect with --label-split none"),
         ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
         ({"label_split": "few-labels"}, "--num-labels", "is required"),
@@ -240,6 +241,12 @@ def test_old_classes_are_chosen_by_name_pattern_and_number(
 
     assert prepared.split.old_classes == expected
     assert labeled_per_class(prepared) == [12 if label in expected else 0 for label in range(4)]
+
+
+def test_old_classes_are_read_from_a_file_of_one_in_each_line(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("dog\n\n 1 \n")
+
+    assert prepare(photos, old_classes=(str(tmp_path / "old.txt"),)).split.old_classes == (1, 3)
 
 
 @pytest.mark.parametrize(("name", "count"), [("cub", 200), ("scars", 196), ("aircraft", 100)])
