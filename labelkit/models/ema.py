@@ -31,25 +31,17 @@ def ema_update(target: nn.Module, source: nn.Module, decay: float, *, buffers: L
             that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
 
     Raises:
-        ValueError: names of parameters or buffers differ.
+        KeyError: the source lacks a parameter or buffer of the target.
     """
-    for kind in ("parameters", "buffers"):
-        own: dict[str, Tensor] = dict(getattr(target, f"named_{kind}")())
-        other: dict[str, Tensor] = dict(getattr(source, f"named_{kind}")())
-        if own.keys() != other.keys():
-            raise ValueError(f"student has other {kind} than the teacher: {sorted(own.keys() ^ other.keys())[:5]}")
-        moved = [name for name, value in own.items() if kind == "parameters" and value.is_floating_point()]
-        taken = own.keys() if buffers == "copy" or kind == "parameters" else _counters(own)
-        # all at once: a GPU takes a hundred small tensors in a few launches
-        if moved:
-            torch._foreach_lerp_([own[n] for n in moved], [other[n].to(own[n]) for n in moved], 1 - decay)
-        rest = [name for name in taken if name not in set(moved)]
-        if rest:
-            torch._foreach_copy_([own[name] for name in rest], [other[name] for name in rest])
-
-
-def _counters(tensors: dict[str, Tensor]) -> list[str]:
-    return [name for name, value in tensors.items() if not value.is_floating_point()]
+    parameters, sources = dict(target.named_parameters()), dict(source.named_parameters())
+    # all at once: a GPU takes a hundred small tensors in a few launches
+    if parameters:
+        moved = [sources[name].to(value) for name, value in parameters.items()]
+        torch._foreach_lerp_(list(parameters.values()), moved, 1 - decay)
+    own, other = dict(target.named_buffers()), dict(source.named_buffers())
+    taken = [name for name, value in own.items() if buffers == "copy" or not value.is_floating_point()]
+    if taken:
+        torch._foreach_copy_([own[name] for name in taken], [other[name] for name in taken])
 
 
 class EMATeacher(nn.Module):
@@ -91,7 +83,7 @@ class EMATeacher(nn.Module):
             student: a module with the parameters and buffers of the one copied.
 
         Raises:
-            ValueError: names of parameters or buffers differ.
+            KeyError: it lacks one of them.
         """
         ema_update(self.module, student, self.decay, buffers="copy")
 

@@ -154,7 +154,10 @@ class Trainer:
         self.guard = Guard(config.guard, lambda text: self.message(text))
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._received: list[int] = []
-        self._writer = None if run is None else self._checkpoint_writer(run)
+        self._writer: CheckpointWriter | None = None
+        if run is not None:
+            share, barrier = runtime.broadcast_text, runtime.barrier
+            self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
 
     def _learning_rate(self) -> LearningRate | None:
         """Return that of a run in epochs; in others, phases have their own."""
@@ -180,14 +183,6 @@ class Trainer:
     def train_on(self, kept: CachedViewBank) -> None:
         """Train on cached outputs of the frozen part instead of images, where cached."""
         self.kept, self._running = kept, None
-
-    def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
-        return CheckpointWriter(
-            run.checkpoints,
-            rank=self.runtime.rank,
-            share=self.runtime.broadcast_text,
-            barrier=self.runtime.barrier,
-        )
 
     @property
     def clock(self) -> Clock:

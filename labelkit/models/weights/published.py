@@ -193,12 +193,11 @@ def describe_published(name: str) -> tuple[str, str]:
         name: of a timm network, with or without the tag of its weights.
     """
     cfg, package = timm_config(name), package_of(name)
+    place = ""
     if _cached(cfg) is not None:
         place = "hub cache"
-    elif package is not None:
-        place = f"package {package.name}: {package.origin}" if package.find() is not None else ""
-    else:
-        place = ""
+    elif package is not None and package.find() is not None:
+        place = f"package {package.name}: {package.origin}"
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
