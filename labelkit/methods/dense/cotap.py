@@ -43,7 +43,7 @@ from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.recipe import SlowTarget, check_crops, copy_branches
-from labelkit.models.weights.files import fingerprint
+from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.distributed import process_count
 from labelkit.training.inputs import RunInputs
@@ -77,7 +77,9 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         missing = ""
         if config.projector_init == "checkpoint":
             if config.weights is not None:
-                missing = "" if network.load_projector_file(config.weights) else str(config.weights)
+                where = str(config.weights)
+                found = network.copy_projector_tensors(load_weights_file(config.weights), where)
+                missing = "" if found else where
             elif config.pretrained:
                 missing = "the hub's weights file"
         super().__init__(config, data, network)
@@ -151,7 +153,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         """Load the projector stored with the backbone, and make both networks equal."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
-            self.network.load_projector_file(source)
+            self.network.copy_projector_tensors(load_weights_file(source), str(source))
         self.target.load_state_dict(self.network.state_dict())
 
     def _neighbor_table(self) -> NDArray[np.int32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple, Unpack
 
 import torch
@@ -19,7 +18,7 @@ from labelkit.models.backbones.vit import (
 )
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
-from labelkit.models.weights.files import load_weights_file, projector_weights
+from labelkit.models.weights.files import projector_weights
 
 _LAYERS = ("hidden1", "hidden2", "output")
 
@@ -110,17 +109,8 @@ class TokenNetwork(BackboneNetwork):
                 )
         self.projector.load_state_dict(given)
 
-    def load_projector_file(self, path: Path) -> bool:
-        """Initialize the projector from the head in a DINO, iBOT or Leopart file; return False without one.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-            ConfigError: a head of other widths.
-        """
-        return self.copy_projector_tensors(load_weights_file(path), str(path))
-
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
-        """Initialize the projector from the head in a state dict, or return False if there is none.
+        """Initialize the projector from the head in tensors of DINO, iBOT or Leopart; return False without one.
 
         Raises:
             CheckpointError: several heads, or values that are not finite.

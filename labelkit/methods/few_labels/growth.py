@@ -173,11 +173,6 @@ class LabelGrowth(nn.Module):
         return self.found[:count].cpu().numpy(), self.scores[:count].cpu().numpy()
 
 
-def training_class_names(data: DataInfo) -> list[str]:
-    """Return the names of the training classes, or an empty list if the data set has none."""
-    return [data.class_names[label] for label in data.class_order] if data.class_names else []
-
-
 def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Return the main process's discovery on every process, in case they differ in the last bits.
 

@@ -40,7 +40,6 @@ from labelkit.methods.few_labels.growth import (
     LabelGrowth,
     add_discovered,
     sync_discovery,
-    training_class_names,
 )
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
@@ -52,6 +51,7 @@ from labelkit.methods.few_labels.recipe import (
     split_labeled,
     student_phase,
     student_views,
+    training_class_names,
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.headed import NUM_ROTATIONS, rotations

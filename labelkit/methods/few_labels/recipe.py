@@ -99,7 +99,8 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
     if len(missing):
-        names = [_called(int(label), data) for label in missing[:5]]
+        known = training_class_names(data)
+        names = [f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing[:5].tolist()]
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             config.dataset,
@@ -109,10 +110,9 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def _called(label: int, data: DataInfo) -> str:
-    if label >= len(data.class_order) or data.class_order[label] >= len(data.class_names):
-        return f"class {label}"
-    return f"class {data.class_names[data.class_order[label]]!r}"
+def training_class_names(data: DataInfo) -> list[str]:
+    """Return the names of the training classes, or an empty list if the data set has none."""
+    return [data.class_names[label] for label in data.class_order] if data.class_names else []
 
 
 def build_student(

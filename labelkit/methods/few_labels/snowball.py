@@ -30,7 +30,6 @@ from labelkit.methods.few_labels.growth import (
     LabelGrowth,
     add_discovered,
     sync_discovery,
-    training_class_names,
 )
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
@@ -42,6 +41,7 @@ from labelkit.methods.few_labels.recipe import (
     student_phase,
     student_views,
     teacher_decay,
+    training_class_names,
 )
 from labelkit.methods.few_labels.snowball_options import SnowballConfig
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident

@@ -108,11 +108,6 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
         return self
 
-    @property
-    def has_new_layers(self) -> bool:
-        """Return whether layers on top of the backbone start from random values."""
-        return True
-
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):
     """Options of ``labelkit train san``, with our defaults where the chapter leaves them open."""
@@ -228,8 +223,3 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     def label_kind(self) -> LabelKind:
         """Return the kind of labels used, which is ``none`` with clusters."""
         return super().label_kind if self.mode == "supervised" else "none"
-
-    @property
-    def has_new_layers(self) -> bool:
-        """Return whether images are trained on, since a head on stored embeddings has no new layers."""
-        return self.index is None

@@ -37,8 +37,6 @@ class PseudoLabels(nn.Module):
         epoch: () int64, epoch at whose start the clusters were made; -1 = never.
     """
 
-    buffer_names = ("cluster_ids", "centroids", "epoch")
-
     def __init__(self, num_samples: int, num_clusters: int, embed_dim: int, *, refresh_epochs: int, seed: int) -> None:
         super().__init__()
         self.num_clusters = num_clusters
@@ -155,9 +153,6 @@ class MemoryBank(nn.Module):
         rows: (q,) int64; -1 = not filled.
         position: () int64, where the next entry goes.
     """
-
-    #: What is equal on every process, since each writes the whole batch.
-    buffer_names = ("embeddings", "rows", "position")
 
     def __init__(self, size: int, embed_dim: int) -> None:
         super().__init__()

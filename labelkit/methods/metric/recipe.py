@@ -132,8 +132,8 @@ class MetricMethod(Method[MetricConfigT]):
         """Yield the parameters of backbone and new layers, all with weight decay as in the released code."""
         config, backbone = self.config, list(self.network.backbone.parameters())
         yield {"params": backbone, "weight_decay": config.weight_decay, "first_epoch": config.warm_epochs}
-        if config.has_new_layers:
-            new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
+        new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
+        if new:
             yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
 
     def reuse_frozen(self) -> ReusablePart:

@@ -82,10 +82,8 @@ class SAN(MetricMethod[SANConfig]):
         self.clusters: PseudoLabels | None = None
         if config.mode == "unsupervised":
             self.clusters = pseudo_labels(config, data, self.network.embed_dim)
-            self.equal_buffers = tuple(f"clusters.{name}" for name in PseudoLabels.buffer_names)
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
-            self.equal_buffers = ("labels",)
         self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else MultiSimilarityLoss()
         self.classes: nn.Module | None = None
         if config.has_class_vectors:
@@ -105,7 +103,8 @@ class SAN(MetricMethod[SANConfig]):
             self.memory_loss = of_memory[config.memory_loss]()
             if config.memory == "momentum":
                 self.slow = EMATeacher(self.network, MEMORY_DECAY)
-            self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
+        own = ("clusters.", "labels", "memory.")
+        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self._warned: set[str] = set()  # kinds of warnings on the assembly, each given once
         self._rows = np.zeros(0, dtype=np.int64)
 

@@ -101,11 +101,8 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
-        self.equal_buffers = (
-            *(f"labels.{name}" for name in self.labels.buffer_names),
-            *(f"memory.{name}" for name in MemoryBank.buffer_names),
-            "collapsed_loss",
-        )
+        own = ("labels.", "memory.", "collapsed_loss")
+        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self.pair_loss = MultiSimilarityLoss()
         self.center_loss = ContrastiveClusteringLoss()
         self.attention_loss = TransformedAttentionLoss()
