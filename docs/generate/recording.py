@@ -98,7 +98,6 @@ list backbones --pattern vit_nano*
 list presets
 list tables
 doctor
-version
 """
 
 
