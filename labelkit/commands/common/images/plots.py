@@ -12,9 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -33,8 +31,8 @@ _SHAPE = (5.2, 4.4)
 _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
 
-_CAPTION = 7
-"""Size of the letters below an image of a grid, in points."""
+_CAPTION, _CAPTION_LETTERS = 7, 24
+"""Size of the letters below an image of a grid, in points, and how many of them are as wide as it."""
 
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
@@ -259,17 +257,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
         axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
     for number, line in enumerate(panel.lines[:3]):
-        # letters that are drawn end at whole pixels, so that small ones are up to a tenth wider
-        text = shortened(line, _points, 0.9 * 72 * _PANEL)
+        text = shortened(line, len, _CAPTION_LETTERS)
         axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
-
-
-def _points(text: str) -> float:
-    """Return how wide a caption is; missing letters are drawn as boxes, and measured so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=_CAPTION), ismath=False)
-        return float(width)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
