@@ -1875,7 +1875,6 @@ class _Discover:
         max_classes: int | None = ...,
         previous_answers: str | None = ...,
         seed: int = ...,
-        plot: str | PathLike[str] | None = ...,
         split: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,

@@ -13,11 +13,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.algorithms.num_classes import NumClassesEstimate
 from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.errors import ConfigError
@@ -37,9 +35,6 @@ _CAPTION, _CAPTION_LETTERS = 7, 24
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
 
-# Wider ranges of numbers are easier to read on a logarithmic axis.
-_LINEAR_RANGE = 12
-
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
     """Plot accuracy against confidence, and error rate against coverage.
@@ -57,31 +52,6 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
     _draw_reliability(figure.add_subplot(1, 2, 1), curves)
     _draw_risk_coverage(figure.add_subplot(1, 2, 2), risk)
     figure.suptitle(title)
-    return write_figure(path, figure)
-
-
-def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
-    """Plot the score of each number of classes, with the best one and the likely range.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        choice: the number of classes with its evidence.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    figure = Figure(figsize=_SHAPE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(choice.numbers, choice.scores, marker="." if len(choice.numbers) <= 60 else "", linewidth=1.5)
-    axes.axvspan(choice.low, choice.high, color="0.85", zorder=0, label=f"likely: {choice.low} to {choice.high}")
-    axes.axvline(choice.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {choice.best}")
-    if choice.numbers[-1] > _LINEAR_RANGE * choice.numbers[0]:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
-    axes.legend(loc="lower left", fontsize="small")
     return write_figure(path, figure)
 
 
