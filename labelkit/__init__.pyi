@@ -2582,7 +2582,6 @@ class _Show:
         data_root: str | PathLike[str] | None = ...,
         seed: int = ...,
         block: Sequence[int] | int | None = ...,
-        heads: bool = ...,
         overwrite: bool = ...,
         device: str = ...,
         preset: str | PathLike[str] | None = None,
