@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.folders import split_from_name
-from labelkit.data.named import arrays
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError
@@ -477,9 +476,9 @@ class Attack:
 
 @pytest.mark.usefixtures("any_digest")
 def test_a_download_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def archive(_url: str, folder: Path, _filename: str, _md5: str) -> None:
-        write_cifar10_python(folder)
+    def archive(_url: str, folder: Path, **_: str) -> None:
+        write_cifar10_python(Path(folder))
 
-    monkeypatch.setattr(arrays, "fetch_archive", archive)
+    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", archive)
     assert len(load_dataset("cifar10", data_root=tmp_path, download=True)) == 12
     assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-batches-py"]

@@ -94,7 +94,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
-    result = _write(
+    return _write(
         store,
         config,
         rows,
@@ -111,12 +111,6 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         extra={**evidence, "seconds": round(seconds, 2)},
         table=judgement.table(),
     )
-    if config.plot is None:
-        return result
-    from labelkit.commands.common.images.plots import write_num_classes_plot  # matplotlib takes a second to load
-
-    plot = write_num_classes_plot(config.plot, judgement.choice)
-    return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
 
 
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:

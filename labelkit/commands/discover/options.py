@@ -14,7 +14,6 @@ from labelkit.options.memory import ProcessesConfig
 from labelkit.options.retired import RESULT_NAME, PreviousOption
 from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOption, TableOption
 
-_OUTPUT = panel("Output", preset=False)
 _STORE = panel("Store", preset=False)
 _EARLIER = panel("Earlier predictions", preset=False)
 
@@ -31,7 +30,13 @@ class DiscoverCategoriesConfig(
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
     # these acted with criteria that are gone, and these are refused
     retired_fields: ClassVar[frozenset[str]] = frozenset({"search", "num_draws"})
-    constants: ClassVar[Mapping[str, object]] = {"max_rows": 3000, "levels": 1, "grouping": "tree", "num_inits": 10}
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_rows": 3000,
+        "levels": 1,
+        "grouping": "tree",
+        "num_inits": 10,
+        "plot": None,
+    }
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
@@ -61,14 +66,11 @@ class DiscoverCategoriesConfig(
         pattern=RESULT_NAME,
     )
     seed: int = Field(0, ge=0, description="Random seed.")
-    plot: Path | None = _OUTPUT(None, "Also plot the curves in this PNG.", makes="png")
 
     @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
         if self.previous_answers is not None and self.previous is None:
             raise ValueError("--previous-answers requires --previous STORE")
-        if self.plot is not None and self.num_classes is not None:
-            raise ValueError("--plot has nothing to draw if --num-classes is set: remove one of these options")
         for name in ("min_classes", "max_classes"):
             if self.num_classes is not None and getattr(self, name) is not None:
                 raise ValueError(

@@ -96,9 +96,9 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
             except UnsupportedBackboneError as error:
                 raise _no_attention(run, error) from error
             numbers = {block: _numbers(seen, sample.batch) for block, seen in maps.items()}
-            described.append(_describe(sample, maps, numbers, aligned, heads=config.heads))
+            described.append(_describe(sample, numbers, aligned))
             cells += [_cells(sample, block, of_block) for block, of_block in numbers.items()]
-            drawn += _draw(run.method, sample, maps, numbers, aligned, heads=config.heads)
+            drawn.append(_draw(run.method, sample, maps, numbers, aligned))
             task.advance()
     from labelkit.commands.common.images.plots import write_panels  # matplotlib takes a second to load
 
@@ -204,25 +204,9 @@ def _numbers(seen: BlockAttention, batch: Batch) -> _Numbers:
     }
 
 
-def _describe(
-    sample: _Sample,
-    maps: dict[int, BlockAttention],
-    numbers: dict[int, _Numbers],
-    aligned: tuple[int, ...],
-    *,
-    heads: bool,
-) -> dict[str, object]:
+def _describe(sample: _Sample, numbers: dict[int, _Numbers], aligned: tuple[int, ...]) -> dict[str, object]:
     """One image for ``--json``."""
-    blocks: list[dict[str, object]] = []
-    for block, seen in maps.items():
-        entry: dict[str, object] = {"block": block, "aligned": block in aligned, **numbers[block]}
-        if heads:
-            kinds = {"teacher": seen.teacher, "updated": seen.updated, "student": seen.student}
-            entry["heads"] = {
-                f"entropy_{kind}": None if found is None else map_entropy(found[0]).tolist()
-                for kind, found in kinds.items()
-            }
-        blocks.append(entry)
+    blocks = [{"block": block, "aligned": block in aligned, **found} for block, found in numbers.items()]
     return {"image": sample.name, "row": sample.row, "label": sample.label, "blocks": blocks}
 
 
@@ -247,36 +231,21 @@ def _draw(
     maps: dict[int, BlockAttention],
     numbers: dict[int, _Numbers],
     aligned: tuple[int, ...],
-    *,
-    heads: bool,
-) -> list[list[Any]]:
-    """Rows of the picture: the mean over heads and, if asked for, each head."""
+) -> list[Any]:
+    """Row of the picture: the means over heads."""
     from labelkit.commands.common.images.plots import Panel  # matplotlib takes a second to load
 
     weak, strong = (as_pixels(view, method) for view in sample.batch.views)
-    first = [
-        Panel(weak, lines=(sample.name, *([sample.label] if sample.label is not None else []))),
-        Panel(strong),
-    ]
-    num_heads = next(iter(maps.values())).teacher.shape[1]
-    rows = []
-    for head in [None, *range(num_heads if heads else 0)]:
-        row = first if head is None else [Panel(weak, lines=(f"head {head}",)), Panel(strong)]
-        row = list(row)
-        for block, seen in maps.items():
-            kinds = [seen.teacher, seen.student] if seen.updated is None else [seen.teacher, seen.updated, seen.student]
-            shown = [_enlarged(found.mean(dim=1) if head is None else found[:, head]) for found in kinds]
-            limits = (float(min(heat.min() for heat in shown)), float(max(heat.max() for heat in shown)))
-            if head is None:
-                lines = _lines(numbers[block], [_span(found.mean(dim=1)) for found in kinds], moves=block in aligned)
-            else:
-                lines = [
-                    (f"entropy {_number(float(map_entropy(found[0, head])))}", _span(found[:, head])) for found in kinds
-                ]
-            views = [weak] * (len(shown) - 1) + [strong]
-            row += [Panel(view, heat, limits, text) for view, heat, text in zip(views, shown, lines, strict=True)]
-        rows.append(row)
-    return rows
+    row = [Panel(weak, lines=(sample.name, *([sample.label] if sample.label is not None else []))), Panel(strong)]
+    for block, seen in maps.items():
+        kinds = [seen.teacher, seen.student] if seen.updated is None else [seen.teacher, seen.updated, seen.student]
+        means = [found.mean(dim=1) for found in kinds]
+        shown = [_enlarged(found) for found in means]
+        limits = (float(min(heat.min() for heat in shown)), float(max(heat.max() for heat in shown)))
+        lines = _lines(numbers[block], [_span(found) for found in means], moves=block in aligned)
+        views = [weak] * (len(shown) - 1) + [strong]
+        row += [Panel(view, heat, limits, text) for view, heat, text in zip(views, shown, lines, strict=True)]
+    return row
 
 
 def _lines(numbers: _Numbers, spans: Sequence[str], *, moves: bool) -> list[tuple[str, ...]]:

@@ -41,9 +41,8 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
         raise CheckpointError(
             str(run.folder), "its network has no attention to show", "Pass a run of `labelkit train tac-ccl`."
         )
-    for option, given in (("--block", config.block is not None), ("--heads", config.heads)):
-        if given:
-            raise ConfigError(option, "is for vision transformers; this network has one gate", "Remove it.")
+    if config.block is not None:
+        raise ConfigError("--block", "is for vision transformers; this network has one gate", "Remove it.")
     assert isinstance(own, TACCCLConfig)
     device = Runtime(device=config.device).device
     network.to(device).eval()

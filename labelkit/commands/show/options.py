@@ -57,13 +57,13 @@ class ShowAttentionConfig(ShowImagesConfig):
     """Options of ``labelkit show attention``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "attention")
+    constants: ClassVar[Mapping[str, object]] = {"heads": False}
 
     block: tuple[int, ...] | None = _MODEL(
         None,
         "Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
         "training, and the last block.",
     )
-    heads: bool = _RUN(False, "Also draw every head separately.")
 
     @field_validator("block")
     @classmethod

@@ -5,7 +5,6 @@ The functions are readers of rows of `labelkit.data.registry.DATASETS`, see ``Da
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, numbe
 from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
-from labelkit.errors import DatasetAbsent, DatasetError
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 _STL_SIDE: Final = 96
 _STL_BYTES: Final = 3 * _STL_SIDE * _STL_SIDE
@@ -80,10 +79,16 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
         return load_folder(folder, name=spec.name)
     try:
         root = find_root(spec, data_root)
-    except DatasetAbsent:
+    except (DatasetAbsent, DatasetIncomplete):
         if not download:
             raise
-        _download_cifar(spec, data_root)
+        published = _published_cifar(spec)
+        try:
+            published(data_root, download=True)
+        except (OSError, RuntimeError) as error:
+            problem = f"download from {published.url} failed ({error}); this machine may be offline"
+            remedy = f"Download the archive elsewhere and unpack it into {data_root}."
+            raise DatasetError(spec.name, problem, remedy) from error
         root = find_root(spec, data_root)
     published = _published_cifar(spec)
     here = type(published.__name__, (published,), {"base_folder": root.name})
@@ -101,29 +106,6 @@ def _published_cifar(spec: DatasetSpec) -> Any:
     from torchvision.datasets import CIFAR10, CIFAR100
 
     return CIFAR10 if spec.num_classes == 10 else CIFAR100
-
-
-def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
-    """Download an archive, verify its MD5 and unpack it, the only network access in this module."""
-    from torchvision.datasets.utils import download_and_extract_archive
-
-    download_and_extract_archive(url, str(folder), filename=filename, md5=md5, remove_finished=True)
-
-
-def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
-    published = _published_cifar(spec)
-    try:
-        data_root.mkdir(parents=True, exist_ok=True)
-        # Unpacked elsewhere and renamed: a killed download leaves no half data set.
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=data_root) as folder:
-            fetch_archive(published.url, Path(folder), published.filename, published.tgz_md5)
-            (Path(folder) / published.base_folder).replace(data_root / published.base_folder)
-    except (OSError, RuntimeError) as error:
-        raise DatasetError(
-            spec.name,
-            f"download from {published.url} failed ({error}); this machine may be offline",
-            f"Download the archive elsewhere and unpack it into {data_root}.",
-        ) from error
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:

@@ -13,7 +13,6 @@ from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.errors import DatasetError
 from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
-from PIL import Image as Picture
 from tests.running import Heard
 
 NUM_BLOBS, PER_BLOB = 5, 20
@@ -161,31 +160,6 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
 
     assert "the maximum of 6 classes fitted best, so up to 12 classes were tried" in result["notes"]
     assert result["searched"] == [6, 12]
-
-
-# ---- the plot is for others
-
-
-@pytest.mark.parametrize("criterion", ["auto", "published"])
-def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path, criterion: str) -> None:
-    drawn = tmp_path / "curve.png"
-    words = ("discover", "categories", "--index", blobs.path, "--max-classes", "8", "--criterion", criterion)
-    words += ("--plot", drawn)
-    answer = labelkit(*words, "-q")
-    assert answer.out.split() == [str(blobs.path) + ".results/categories.h5", str(drawn)]
-    with Picture.open(drawn) as picture:
-        assert picture.format == "PNG"
-    before = drawn.read_bytes()
-    assert labelkit(*words, "--overwrite", "--json").json["plot"] == str(drawn)
-    assert drawn.read_bytes() == before
-
-
-def test_nothing_is_computed_when_the_plot_has_no_place(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path) -> None:
-    answer = labelkit("discover", "categories", "--index", blobs.path, "--plot", tmp_path / "no" / "curve.png")
-
-    assert answer.code == 2
-    assert "--plot" in answer.err
-    assert not Path(f"{blobs.path}.results").exists()
 
 
 # ---- bad input, as the command line meets it

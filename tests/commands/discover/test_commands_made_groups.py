@@ -84,11 +84,6 @@ def test_a_number_is_given_or_searched() -> None:
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 
-def test_a_number_alone_has_nothing_to_draw() -> None:
-    with pytest.raises(ValidationError, match="nothing to draw"):
-        DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, plot=Path("x.png"))
-
-
 # ---- bad input
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from labelkit.commands.common.images.plots import panels_size
 from PIL import Image
@@ -45,7 +44,7 @@ def test_the_picture_has_a_row_per_image_and_the_same_command_gives_the_same_byt
 
 def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit(
-        "show", "attention", "--checkpoint", trained, "--rows", "7,0", "--heads", "--block", "1,2", "--json",
+        "show", "attention", "--checkpoint", trained, "--rows", "7,0", "--block", "1,2", "--json",
         "--out", tmp_path / "a.png",
     ).json  # fmt: skip
 
@@ -60,15 +59,11 @@ def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: P
         assert moved["update_rel"] > 0
         assert (above["energy_align_after"], above["update_rel"]) == (above["energy_align_before"], 0)
         for block in image["blocks"]:
-            for kind in ("teacher", "updated", "student"):
-                # the mean of distributions is at least as even as they are on average
-                heads = block["heads"][f"entropy_{kind}"]
-                assert len(heads) == 4
-                assert np.mean(heads) - 1e-3 <= block[f"entropy_{kind}"] <= 1
+            assert all(0 < block[f"entropy_{kind}"] <= 1 for kind in ("teacher", "updated", "student"))
             assert -1 <= block["correlation"] <= 1
             assert 0 < block["patch_share_teacher"] < 1
     with Image.open(tmp_path / "a.png") as picture:
-        assert picture.size == panels_size(2 * 5, 2 + 2 * 3)
+        assert picture.size == panels_size(2, 2 + 2 * 3)
 
 
 @pytest.mark.parametrize("mode", quick_every(2, ["simgcd", "none"]))

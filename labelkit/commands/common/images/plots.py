@@ -12,14 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.algorithms.num_classes import NumClassesEstimate
 from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.errors import ConfigError
@@ -33,14 +29,11 @@ _SHAPE = (5.2, 4.4)
 _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
 
-_CAPTION = 7
-"""Size of the letters below an image of a grid, in points."""
+_CAPTION, _CAPTION_LETTERS = 7, 24
+"""Size of the letters below an image of a grid, in points, and how many of them are as wide as it."""
 
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
-
-# Wider ranges of numbers are easier to read on a logarithmic axis.
-_LINEAR_RANGE = 12
 
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
@@ -59,31 +52,6 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
     _draw_reliability(figure.add_subplot(1, 2, 1), curves)
     _draw_risk_coverage(figure.add_subplot(1, 2, 2), risk)
     figure.suptitle(title)
-    return write_figure(path, figure)
-
-
-def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
-    """Plot the score of each number of classes, with the best one and the likely range.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        choice: the number of classes with its evidence.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    figure = Figure(figsize=_SHAPE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(choice.numbers, choice.scores, marker="." if len(choice.numbers) <= 60 else "", linewidth=1.5)
-    axes.axvspan(choice.low, choice.high, color="0.85", zorder=0, label=f"likely: {choice.low} to {choice.high}")
-    axes.axvline(choice.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {choice.best}")
-    if choice.numbers[-1] > _LINEAR_RANGE * choice.numbers[0]:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
-    axes.legend(loc="lower left", fontsize="small")
     return write_figure(path, figure)
 
 
@@ -259,17 +227,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
         axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
     for number, line in enumerate(panel.lines[:3]):
-        # letters that are drawn end at whole pixels, so that small ones are up to a tenth wider
-        text = shortened(line, _points, 0.9 * 72 * _PANEL)
+        text = shortened(line, len, _CAPTION_LETTERS)
         axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
-
-
-def _points(text: str) -> float:
-    """Return how wide a caption is; missing letters are drawn as boxes, and measured so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=_CAPTION), ismath=False)
-        return float(width)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
