@@ -432,18 +432,9 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Write an HTML page about a store.",
     ),
     "show": Group(
-        "Plot runs and stores: attention, training curves, discoveries, patches.",
+        "Plot runs and stores: training curves, discoveries, patches.",
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
-            "attention": Command(
-                "Show what the class tokens of teacher and student attend to, before and after the teacher's "
-                "update.\n\n"
-                "For a tac-ccl run: show the attention in two views of an image, and how much the two agree, before "
-                "and after training.",
-                "labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png",
-                "labelkit.commands.show.options:ShowAttentionConfig",
-                "labelkit.commands.show.attention:show_attention",
-            ),
             "assembly": Command(
                 "Show where the spatial assembly of a network moves the features of a few images, and what stays in "
                 "place.",

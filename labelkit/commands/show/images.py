@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.show.options import ShowImagesConfig
-from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loaders import EvalLoader, TrainLoader
-from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.loaders import EvalLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 from labelkit.training.method import Method
@@ -106,50 +103,6 @@ def as_pixels(view: Tensor, method: Method[Any]) -> NDArray[np.float32]:
     mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
     pixels: NDArray[np.float32] = (view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
     return pixels
-
-
-def training_views(
-    run: TrainedRun,
-    views: tuple[ViewSpec, ...],
-    dataset: ImageDataset,
-    rows: NDArray[np.int64],
-    seed: int,
-    device: torch.device,
-) -> Batch:
-    """Make augmented views of some rows, in their order, as in the first epoch of training.
-
-    Raises:
-        DatasetError: an image cannot be read.
-    """
-    spec, channels = run.method.network.input_spec, image_channels(run.method)
-    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size)
-    if bank.bad:
-        row, reason = next(iter(bank.bad.items()))
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another image.")
-    loader = TrainLoader(
-        bank,
-        views,
-        _Listed(rows),
-        np.full(len(dataset), -1),
-        batch_size=len(rows),
-        seed=seed,
-        normalize=Normalize(spec.mean, spec.std),
-    )
-    (batch,) = loader.epoch(0)
-    return batch
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """A sampler that draws what it is told."""
-
-    rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def indices(self, epoch: int) -> NDArray[np.int64]:
-        return self.rows
 
 
 def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> list[int]:

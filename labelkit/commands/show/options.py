@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from labelkit.options.base import flag, panel
 from labelkit.options.shared import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
@@ -51,26 +51,6 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         if self.image is not None and self.data_root is not None:
             raise ValueError("--data-root cannot be combined with --image")
         return self
-
-
-class ShowAttentionConfig(ShowImagesConfig):
-    """Options of ``labelkit show attention``."""
-
-    command: ClassVar[tuple[str, ...]] = ("show", "attention")
-
-    block: tuple[int, ...] | None = _MODEL(
-        None,
-        "Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
-        "training, and the last block.",
-    )
-    heads: bool = _RUN(False, "Also draw every head separately.")
-
-    @field_validator("block")
-    @classmethod
-    def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if blocks == ():
-            raise ValueError("is empty: remove this option to use the default")
-        return blocks
 
 
 class ShowAssemblyConfig(ShowImagesConfig):
