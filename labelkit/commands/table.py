@@ -435,13 +435,6 @@ COMMANDS: dict[str, Command | Group] = {
         "Plot runs and stores: training curves, discoveries, patches.",
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
-            "assembly": Command(
-                "Show where the spatial assembly of a network moves the features of a few images, and what stays in "
-                "place.",
-                "labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png",
-                "labelkit.commands.show.options:ShowAssemblyConfig",
-                "labelkit.commands.show.assembly:show_assembly",
-            ),
             "curves": Command(
                 "Plot what runs logged (losses, accuracies, diagnostics), with several runs on the same axes.",
                 "labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png",
@@ -461,12 +454,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png",
                 "labelkit.commands.show.options:ShowPatchesConfig",
                 "labelkit.commands.show.patches:show_patches",
-            ),
-            "prototypes": Command(
-                "Show where the object-aware filter of a cotap run finds each of its prototypes in a few images.",
-                "labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png",
-                "labelkit.commands.show.options:ShowPrototypesConfig",
-                "labelkit.commands.show.prototypes:show_prototypes",
             ),
         },
     ),

@@ -24,7 +24,7 @@ from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.recipe import check_crops, copy_branches
-from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
+from labelkit.models.backbones.vit import head_count
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
@@ -98,12 +98,8 @@ class ObjectAwareFilter(nn.Module):
 
     def attention(self, patches: Tensor) -> Tensor:
         """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
-        return self.head_attention(patches).mean(dim=-2)
-
-    def head_attention(self, patches: Tensor) -> Tensor:
-        """Return the attention (b, h, w, a, m) of each position and head to the m prototypes."""
         keys, _ = self.keys_and_values()
-        return self._weights(self.scores(patches, keys))
+        return self._weights(self.scores(patches, keys)).mean(dim=-2)
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Compute the keys (m, k, k, f) and values (m, f) (means over places) of prototypes of unit mean square."""
@@ -211,18 +207,6 @@ class DenseNetwork(TokenNetwork):
         """Return the results of ``embed`` and ``patch_features``, in one pass."""
         tokens = self.tokens(images)
         return tokens.image, self.filtered(tokens).patches
-
-    def prototype_attention(self, images: Tensor) -> Tensor:
-        """Return the attention (b, heads, rows, cols, m) of images (b, c, h, w) to the filter's prototypes.
-
-        Raises:
-            UnsupportedBackboneError: there is no filter.
-        """
-        if self.filter is None:
-            problem = "was trained without an object-aware filter, so there are no prototypes"
-            raise UnsupportedBackboneError(self.backbone.info.name, problem, "Pass a run trained with the filter on.")
-        patches = self.tokens(images).patches
-        return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
 
 
 def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
