@@ -333,7 +333,7 @@ COMMANDS: dict[str, Command | Group] = {
             ),
             "linear": Command(
                 "Score features by a linear classifier, trained on one split and scored on another: top 1 and 5.",
-                "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
+                "labelkit evaluate linear --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateLinearConfig",
                 "labelkit.commands.evaluate.knn:evaluate_linear",
             ),
