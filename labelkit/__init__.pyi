@@ -1830,7 +1830,6 @@ class _Discover:
         max_classes: int | None = ...,
         previous_answers: str | None = ...,
         seed: int = ...,
-        plot: str | PathLike[str] | None = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2505,44 +2504,6 @@ def report(
 @final
 class _Show:
     @staticmethod
-    def attention(
-        *,
-        out: str | PathLike[str],
-        checkpoint: str | PathLike[str],
-        overwrite: bool = ...,
-        which: Literal['last', 'best'] = ...,
-        device: str = ...,
-        num_images: int | None = ...,
-        rows: Sequence[int] | int | None = ...,
-        image: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
-        data_root: str | PathLike[str] | None = ...,
-        seed: int = ...,
-        block: Sequence[int] | int | None = ...,
-        heads: bool = ...,
-        preset: str | PathLike[str] | None = None,
-        config: str | PathLike[str] | None = None,
-    ) -> Result:
-        """Show what the class tokens of teacher and student attend to, before and after the teacher's update."""
-
-    @staticmethod
-    def assembly(
-        *,
-        out: str | PathLike[str],
-        checkpoint: str | PathLike[str],
-        overwrite: bool = ...,
-        which: Literal['last', 'best'] = ...,
-        device: str = ...,
-        num_images: int | None = ...,
-        rows: Sequence[int] | int | None = ...,
-        image: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
-        data_root: str | PathLike[str] | None = ...,
-        seed: int = ...,
-        preset: str | PathLike[str] | None = None,
-        config: str | PathLike[str] | None = None,
-    ) -> Result:
-        """Show where the spatial assembly of a network moves the features of a few images, and what stays in place."""
-
-    @staticmethod
     def curves(
         *,
         out: str | PathLike[str],
@@ -2588,24 +2549,6 @@ class _Show:
         config: str | PathLike[str] | None = None,
     ) -> Result:
         """Show how similar the patches of a few images are to a chosen patch, and their principal components as colors."""
-
-    @staticmethod
-    def prototypes(
-        *,
-        out: str | PathLike[str],
-        checkpoint: str | PathLike[str],
-        overwrite: bool = ...,
-        which: Literal['last', 'best'] = ...,
-        device: str = ...,
-        num_images: int | None = ...,
-        rows: Sequence[int] | int | None = ...,
-        image: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
-        data_root: str | PathLike[str] | None = ...,
-        seed: int = ...,
-        preset: str | PathLike[str] | None = None,
-        config: str | PathLike[str] | None = None,
-    ) -> Result:
-        """Show where the object-aware filter of a cotap run finds each of its prototypes in a few images."""
 
 show: _Show
 

@@ -82,12 +82,9 @@ report --index digits.h5 --out report.html
 export --index digits.h5 --out digits.npz
 import --source digits.npz --model pixels --out imported.h5
 embed {_OBJECTS} --split all --backbone vit_micro_p8_64 --random-weights --dense --out scenes.h5
-show attention --checkpoint runs/flipclass --num-images 2 --out attention.png
-show assembly --checkpoint runs/san --num-images 2 --out assembly.png
 show curves --run runs/flipclass --out curves.png
 show discovered --index digits.h5 --result snowball --out discovered.png
 show patches --index scenes.h5 --rows 1 --patch 0,0 --out patches.png
-show prototypes --checkpoint runs/cotap --num-images 2 --out prototypes.png
 datasets
 status --index digits.h5
 verify --index digits.h5

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
         alignment_energy,
         attention_entropy,
         attention_update,
-        carry_map,
-        map_correlation,
-        map_entropy,
         prior_energy,
     )
     from labelkit.algorithms.calibration import (
@@ -91,7 +88,6 @@ __all__ = [
     "build_index",
     "by_density",
     "cluster_sizes",
-    "carry_map",
     "candidate_numbers",
     "contingency",
     "estimate_num_classes",
@@ -105,8 +101,6 @@ __all__ = [
     "linear_probe",
     "logistic_regression",
     "make_prior",
-    "map_correlation",
-    "map_entropy",
     "match_clusters",
     "max_cosine_bound",
     "measure_spread",

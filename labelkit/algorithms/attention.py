@@ -1,4 +1,4 @@
-r"""Attention as an energy, and numbers of attention maps.
+r"""Attention as an energy, and masks of keypoints.
 
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
 Discovery", Eq. 5, 7, 8; the update in token space follows "Energy-Based Cross Attention"
@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labelkit.algorithms.homographies import between_views, cell_centers, look_up
+from labelkit.algorithms.homographies import cell_centers
 from labelkit.algorithms.precision import promote, without_autocast
 
 UpdateSpace = Literal["key", "token", "literal"]
@@ -176,68 +176,6 @@ def _check_projection(keys: Tensor, w_k: Tensor | None, *, square: bool) -> None
         raise ValueError("update spaces other than 'key' need w_k")
     if w_k.ndim != 2 or w_k.shape[0] != width or (square and w_k.shape[1] != width):
         raise ValueError(f"w_k must have {width} rows{' and columns' if square else ''}, got {tuple(w_k.shape)}")
-
-
-_FLAT = 1e-6
-_LEAST_PATCHES = 3  # two points always lie on a line
-
-
-def map_entropy(maps: Tensor) -> Tensor:
-    """Compute the normalized entropy of attention maps over their patches.
-
-    Args:
-        maps: ``(..., h, w)`` float, >= 0, with a positive sum over (h, w); scaled to sum 1 here.
-
-    Returns:
-        ``(...)`` in [0, 1], entropy over log(h w): 1 when all patches get the same, 0 when one gets everything; NaN
-        where there is a single patch.
-    """
-    shares = maps.flatten(-2)
-    shares = shares / shares.sum(dim=-1, keepdim=True)
-    num_patches = shares.shape[-1]
-    if num_patches == 1:
-        return shares.new_full(shares.shape[:-1], torch.nan)
-    entropy: Tensor = torch.special.entr(shares).sum(dim=-1) / torch.log(shares.new_tensor(num_patches))
-    return entropy
-
-
-def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Resample the attention map of one view at the patch centers of another view of the same image.
-
-    Args:
-        maps: ``(b, h, w)`` float, of the source views.
-        source: ``(b, 2, 3)`` or ``(b, 3, 3)`` float, from normalized coordinates of the source views to those of
-            their originals, as in ``ViewGeometry``.
-        target: likewise of the target views.
-
-    Returns:
-        ``(b, h, w)`` values at the patch centers of the target views, bilinear; and ``(b, h, w)`` bool, whether the
-        source view shows the place at all.
-    """
-    values, visible = look_up(maps[:, None], between_views(target, source), maps.shape[-2:])
-    return values[:, 0], visible
-
-
-def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
-    """Compute Pearson's correlation between two attention maps over selected patches.
-
-    Args:
-        first: ``(b, h, w)`` float.
-        second: ``(b, h, w)`` float.
-        counted: ``(b, h, w)`` bool, patches that count.
-
-    Returns:
-        ``(b,)`` in [-1, 1]; NaN where fewer than three patches count or a map is constant on them.
-    """
-    weights = counted.flatten(1).to(first.dtype)
-    number = weights.sum(dim=1)
-    a, b = (maps.flatten(1) * weights for maps in (first, second))
-    lengths = a.norm(dim=1), b.norm(dim=1)
-    a, b = ((v - v.sum(dim=1, keepdim=True) / number.clamp(min=1)[:, None]) * weights for v in (a, b))
-    # what rounding leaves of a constant map is no pattern
-    flat = (a.norm(dim=1) <= _FLAT * lengths[0]) | (b.norm(dim=1) <= _FLAT * lengths[1])
-    correlation: Tensor = ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).clamp(-1, 1)
-    return correlation.masked_fill((number < _LEAST_PATCHES) | flat, torch.nan)
 
 
 def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:

@@ -327,7 +327,7 @@ COMMANDS: dict[str, Command | Group] = {
             ),
             "linear": Command(
                 "Score features by a linear classifier, trained on one split and scored on another: top 1 and 5.",
-                "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
+                "labelkit evaluate linear --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateLinearConfig",
                 "labelkit.commands.evaluate.knn:evaluate_linear",
             ),
@@ -421,25 +421,9 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.studio.report.build:write_report",
     ),
     "show": Group(
-        "Plot runs and stores: attention, training curves, discoveries, patches.",
+        "Plot runs and stores: training curves, discoveries, patches.",
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
-            "attention": Command(
-                "Show what the class tokens of teacher and student attend to, before and after the teacher's "
-                "update.\n\n"
-                "For a tac-ccl run: show the attention in two views of an image, and how much the two agree, before "
-                "and after training.",
-                "labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png",
-                "labelkit.commands.show.options:ShowAttentionConfig",
-                "labelkit.commands.show.attention:show_attention",
-            ),
-            "assembly": Command(
-                "Show where the spatial assembly of a network moves the features of a few images, and what stays in "
-                "place.",
-                "labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png",
-                "labelkit.commands.show.options:ShowAssemblyConfig",
-                "labelkit.commands.show.assembly:show_assembly",
-            ),
             "curves": Command(
                 "Plot what runs logged (losses, accuracies, diagnostics), with several runs on the same axes.",
                 "labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png",
@@ -458,12 +442,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png",
                 "labelkit.commands.show.options:ShowPatchesConfig",
                 "labelkit.commands.show.patches:show_patches",
-            ),
-            "prototypes": Command(
-                "Show where the object-aware filter of a cotap run finds each of its prototypes in a few images.",
-                "labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png",
-                "labelkit.commands.show.options:ShowPrototypesConfig",
-                "labelkit.commands.show.prototypes:show_prototypes",
             ),
         },
     ),

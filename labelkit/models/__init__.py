@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from labelkit.imports import lazy_getattr
 
 if TYPE_CHECKING:
-    from labelkit.models.attention import BlockAttention, attention_maps
     from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_backbone, list_backbones
     from labelkit.models.backbones.resnet import cifar_resnet, resnet50
     from labelkit.models.backbones.vit import UnsupportedBackboneError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Backbone",
     "BackboneInfo",
-    "BlockAttention",
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
@@ -33,7 +31,6 @@ __all__ = [
     "StatisticsSum",
     "StudentChain",
     "UnsupportedBackboneError",
-    "attention_maps",
     "batch_statistics",
     "build_backbone",
     "cifar_resnet",

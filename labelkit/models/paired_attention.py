@@ -28,7 +28,6 @@ from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     attend,
     check_vision_transformer,
-    class_attention,
     class_token_block,
     compute_queries,
     embed_tokens,
@@ -263,7 +262,6 @@ def paired_block(
     move: bool,
     log: BlockLog | None = None,
     pair: list[Tensor] | None = None,
-    attention: list[Tensor] | None = None,
     others: Tensor | None = None,
 ) -> Tensor:
     """Run a timm ``Block`` with the keys of the first half (teacher) moved toward the second half's queries.
@@ -276,7 +274,6 @@ def paired_block(
         move: whether they do; else the block is only looked at.
         log: filled with the energies as in ``record`` of `paired_forward`.
         pair: filled with the teacher's keys before the move and the student's queries.
-        attention: filled with what the class tokens attend to after the move, ``(2b, h, t)``, without gradients.
         others: ``(b, t, f)``, the student's tokens; then ``tokens`` are the teacher's alone, and so is what returns.
 
     Returns:
@@ -304,8 +301,6 @@ def paired_block(
             w_k=_w_k(vit, index, update.space),
         )
         keys = torch.cat([moved, keys[half:]])
-    if attention is not None:
-        attention.append(class_attention(queries.detach(), keys.detach()))
     if log is not None:
         with torch.no_grad():
             log.update(_energies(teacher_keys, moved, student_queries, update.alpha, beta))

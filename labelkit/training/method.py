@@ -23,7 +23,6 @@ from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs, RunInputs
 
@@ -326,10 +325,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         Raises:
             ConfigError: with these options nothing is frozen, or it changes from pass to pass.
         """
-        return None
-
-    def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
-        """Return the update of the teacher's keys and its blocks, or ``None`` if keys do not move."""
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -34,9 +34,6 @@ NEEDS = {
     "evaluate detection": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "evaluate patch-clusters": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "evaluate tracking": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
-    "show attention": ("--checkpoint", "run"),
-    "show assembly": ("--checkpoint", "run"),
-    "show prototypes": ("--checkpoint", "run"),
     "show curves": ("--run", "run"),
 }
 OUTPUTS = [

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from labelkit.options.base import flag, panel
-from labelkit.options.shared import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
+from labelkit.options.base import panel
+from labelkit.options.shared import STORE, OverwriteOption, StoredImagesOptions
 
-_MODEL = panel("Model")
 _RUN = panel("Run")
 _IMAGES = panel("Images")
 
@@ -23,64 +21,6 @@ class PictureConfig(OverwriteOption):
     """Options shared by the commands that draw one picture."""
 
     out: Path = _OUTPUT(..., "PNG to write.", makes="png")
-
-
-class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
-    """Options shared by the commands that draw what a run does with a few images."""
-
-    constants: ClassVar[Mapping[str, object]] = {"dataset": None, "split": None}
-
-    checkpoint: Path = _MODEL(..., "Run folder from `labelkit train`, or a checkpoint in it.")
-    num_images: int | None = _IMAGES(None, "Number of images to draw, chosen at random by --seed. Default: 4.", ge=1)
-    rows: tuple[int, ...] | None = _IMAGES(
-        None, "Rows of the data set to draw instead of --num-images, 0-based, comma-separated."
-    )
-    image: tuple[Path, ...] | None = _IMAGES(None, "Image files to draw instead of --num-images, comma-separated.")
-    data_root: Path | None = _IMAGES(None, "Folder with the named data sets; default: the folder used in the run.")
-    seed: int = _RUN(0, "Random seed for choosing images and views.", ge=0)
-
-    @model_validator(mode="after")
-    def _one_choice_of_images(self) -> ShowImagesConfig:
-        chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
-        if len(chosen) > 1:
-            named = " and ".join(flag(name) for name in chosen)
-            raise ValueError(f"choose images by only one of --num-images, --rows and --image, not by {named}")
-        for name in ("rows", "image"):
-            if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty: remove it to use the default")
-        if self.image is not None and self.data_root is not None:
-            raise ValueError("--data-root cannot be combined with --image")
-        return self
-
-
-class ShowAttentionConfig(ShowImagesConfig):
-    """Options of ``labelkit show attention``."""
-
-    command: ClassVar[tuple[str, ...]] = ("show", "attention")
-    constants: ClassVar[Mapping[str, object]] = {"heads": False}
-
-    block: tuple[int, ...] | None = _MODEL(
-        None,
-        "Blocks to show, 0-based, comma-separated; default: the blocks whose keys are updated in "
-        "training, and the last block.",
-    )
-
-    @field_validator("block")
-    @classmethod
-    def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if blocks == ():
-            raise ValueError("is empty: remove this option to use the default")
-        return blocks
-
-
-class ShowAssemblyConfig(ShowImagesConfig):
-    """Options of ``labelkit show assembly``."""
-
-    command: ClassVar[tuple[str, ...]] = ("show", "assembly")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_arrows": 12,
-        "min_weight": 0.2,
-    }
 
 
 class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
@@ -107,15 +47,6 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
             raise ValueError("--patch must be two numbers of at least 0, such as 3,4")
         return self
-
-
-class ShowPrototypesConfig(ShowImagesConfig):
-    """Options of ``labelkit show prototypes``."""
-
-    command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
-    constants: ClassVar[Mapping[str, object]] = {
-        "num_prototypes": 6,
-    }
 
 
 class ShowCurvesConfig(PictureConfig):

@@ -12,7 +12,6 @@ from labelkit.commands.common.embeddings import check_rows, unit_rows
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import checked_patch, row_label
-from labelkit.commands.show.images import DEFAULT_IMAGES
 from labelkit.commands.show.options import ShowPatchesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
@@ -21,6 +20,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patches import ImagePatches, open_patches
 
+_DEFAULT_IMAGES = 4
 _SIDE = 224
 _FRAME = np.array([0.84, 0.15, 0.16], dtype=np.float32)
 _NOTE = (
@@ -96,7 +96,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
 def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
     if config.rows is not None:
         return check_rows(store, config.rows, "--rows")
-    wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
+    wanted = config.num_images if config.num_images is not None else min(_DEFAULT_IMAGES, store.n)
     if wanted > store.n:
         raise ConfigError(
             "--num-images", f"{store.path} has only {store.n} images, not {wanted}", "Request fewer images."

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import unit
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
-from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
+from labelkit.models.backbones.vit import head_count
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
@@ -87,10 +87,10 @@ class ObjectAwareFilter(nn.Module):
         keys, values = self.keys_and_values()
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
-    def head_attention(self, patches: Tensor) -> Tensor:
-        """Return the attention (b, h, w, a, m) of each position and head to the m prototypes."""
+    def attention(self, patches: Tensor) -> Tensor:
+        """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
         keys, _ = self.keys_and_values()
-        return self._weights(self.scores(patches, keys))
+        return self._weights(self.scores(patches, keys)).mean(dim=-2)
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Compute the keys (m, k, k, f) and values (m, f) (means over places) of prototypes of unit mean square."""
@@ -194,15 +194,3 @@ class DenseNetwork(TokenNetwork):
         """Return the results of ``embed`` and ``patch_features``, in one pass."""
         tokens = self.tokens(images)
         return tokens.image, self.filtered(tokens).patches
-
-    def prototype_attention(self, images: Tensor) -> Tensor:
-        """Return the attention (b, heads, rows, cols, m) of images (b, c, h, w) to the filter's prototypes.
-
-        Raises:
-            UnsupportedBackboneError: there is no filter.
-        """
-        if self.filter is None:
-            problem = "was trained without an object-aware filter, so there are no prototypes"
-            raise UnsupportedBackboneError(self.backbone.info.name, problem, "Pass a run trained with the filter on.")
-        patches = self.tokens(images).patches
-        return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)

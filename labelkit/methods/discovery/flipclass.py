@@ -161,7 +161,3 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
         self._record_blocks = tuple(block for block in self._record_blocks if block in there)
         return part
-
-    def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
-        """Return the update of the teacher's keys and its blocks, or ``None`` if an alternative replaces it."""
-        return None if self._update is None else (self._update, self.config.align_blocks)

@@ -6,7 +6,6 @@ timm is imported on first use: reading weights must not cost it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.errors import ConfigError
 
 
@@ -197,21 +195,6 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
     final: Tensor = out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
     return final
-
-
-def class_attention(queries: Tensor, keys: Tensor) -> Tensor:
-    """Compute the attention weights of the class token, the first of the queries, over all keys.
-
-    Args:
-        queries: ``(b, h, t, d)`` float.
-        keys: ``(b, h, s, d)`` float.
-
-    Returns:
-        ``(b, h, s)`` in at least float32, rows sum to 1: the weights that `attend` gives the values, without dropout.
-    """
-    with without_autocast(keys):
-        scores = promote(queries[:, :, 0]).unsqueeze(2) @ promote(keys).transpose(-2, -1)
-        return torch.softmax(scores[:, :, 0] / math.sqrt(keys.shape[-1]), dim=-1)
 
 
 def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:

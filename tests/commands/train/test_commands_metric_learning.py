@@ -42,26 +42,6 @@ def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-def test_the_assembly_of_images_is_drawn_and_told(
-    labelkit: Any, run: Path, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.commands.show.assembly._MIN_WEIGHT", 0.001)
-    monkeypatch.setattr("labelkit.commands.show.assembly._MAX_ARROWS", 5)
-    picture = tmp_path / "maps.png"
-    words = ("--checkpoint", run, "--rows", "0,9")
-    done = labelkit("show", "assembly", *words, "--out", picture, "--json")
-    assert done.code == 0, done.err
-    assert done.json["grid"] == [8, 8]
-    assert [len(image["moves"]) for image in done.json["images"]] == [5, 5]
-    assert 0 < done.json["images"][0]["stays"] < 1
-    with Image.open(picture) as drawn:
-        assert drawn.format == "PNG"
-    file = labelkit(
-        "show", "assembly", "--checkpoint", run, "--image", letters / "Latin_1/0.png", "--out", tmp_path / "f.png"
-    )
-    assert file.code == 0, file.err
-
-
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [

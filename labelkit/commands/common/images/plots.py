@@ -56,45 +56,29 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """Arrow drawn over an image panel.
-
-    Attributes:
-        start, end: right and up, in [0, 1] of the panel.
-        weight: in (0, 1]; the more, the thicker.
-    """
-
-    start: tuple[float, float]
-    end: tuple[float, float]
-    weight: float
-
-
-@dataclass(frozen=True)
 class Panel:
-    """Panel of an image grid, optionally with a heat map and arrows.
+    """Panel of an image grid, optionally with a heat map.
 
     Attributes:
         pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
         heat: (h', w') float, drawn over it; ``None`` = the image alone.
         limits: values of the darkest and the brightest color of the map.
         lines: below it, without their middle if they are too wide; at most three are seen.
-        arrows: over it.
     """
 
     pixels: NDArray[np.float32]
     heat: NDArray[np.float32] | None = None
     limits: tuple[float, float] = (0.0, 1.0)
     lines: tuple[str, ...] = ()
-    arrows: tuple[Arrow, ...] = ()
 
 
-def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel | None]], *, note: str) -> Path:
+def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel]], *, note: str) -> Path:
     """Draw a grid of image panels with a heading over each column.
 
     Args:
         path: PNG to write; an existing file is replaced.
         headings: one per column, up to two lines.
-        rows: one panel per column; ``None`` leaves the place empty.
+        rows: one panel per column.
         note: below all.
 
     Raises:
@@ -115,8 +99,6 @@ def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Pa
     for r, row in enumerate(rows):
         top = _PANEL_HEAD + r * (_PANEL + _PANEL_TEXT)
         for column, panel in enumerate(row):
-            if panel is None:
-                continue
             left = _PANEL_GAP + column * (_PANEL + _PANEL_GAP)
             place = (left / width, 1 - (top + _PANEL) / height, _PANEL / width, _PANEL / height)
             _draw_panel(figure.add_axes(place), panel)
@@ -223,9 +205,6 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
         axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
     axes.set_axis_off()
-    for arrow in panel.arrows:
-        style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
-        axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
     for number, line in enumerate(panel.lines[:3]):
         text = shortened(line, len, _CAPTION_LETTERS)
         axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
