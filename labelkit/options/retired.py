@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import model_validator
 
@@ -16,15 +18,14 @@ _EARLIER = panel("Earlier groups", preset=False)
 class PreviousOption(StageConfig):
     """Options of commands that keep the cluster ids of an earlier run."""
 
+    constants: ClassVar[Mapping[str, object]] = {"keep_overlap": 0.2}
+
     previous: Path | None = _EARLIER(
         None,
         "Store of an earlier run, often with fewer images. Groups keep the ids of that run; new groups get unused ids.",
     )
     previous_result: str | None = _EARLIER(
         None, "Result in --previous; default: the name of the new result.", pattern=RESULT_NAME
-    )
-    keep_overlap: float = _EARLIER(
-        0.2, "Minimum intersection over union at which a group keeps its id from --previous.", gt=0, le=1
     )
 
     @model_validator(mode="after")

@@ -69,7 +69,7 @@ def test_bounds_choices_and_defaults_stand_in_their_columns(pages: dict[str, str
         if line.startswith("| `--")
     }
     assert rows["`--num-clusters`"] == ["`INT` &gt;= 1", "required"]
-    assert rows["`--keep-overlap`"] == ["`FLOAT` &gt; 0, &lt;= 1", "`0.2`"]
+    assert rows["`--tolerance`"] == ["`FLOAT` &gt;= 0", "`1e-06`"]
 
 
 @pytest.mark.slow

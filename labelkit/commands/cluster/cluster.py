@@ -98,9 +98,7 @@ def _write(
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
-    lasting = assign_stable_ids(
-        earlier, store, rows, found.ids, config.num_clusters, keep_overlap=config.keep_overlap, classes=classes
-    )
+    lasting = assign_stable_ids(earlier, store, rows, found.ids, config.num_clusters, classes=classes)
     cluster_ids = lasting.ids[found.ids]
     full = np.full(store.n, -1, dtype=np.int64)
     full[rows] = cluster_ids

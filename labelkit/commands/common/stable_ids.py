@@ -38,6 +38,8 @@ NO_PARAMETERS = (
 )
 """Fields of a config that its result tells in another way, or not at all."""
 
+# Least images in both over images in either, at which a group continues an earlier one.
+_KEEP_OVERLAP = 0.2
 _GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
 _NUMBERED = re.compile(r"new-(\d+)")
 
@@ -61,10 +63,6 @@ class Groups:
     num_ids: int
     names: list[str] | None
     is_class: NDArray[np.bool_]
-
-    def name(self, group: int) -> str:
-        """Return the name of a group; its id if groups have no names."""
-        return str(group) if self.names is None else self.names[group]
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,9 @@ class StableIds:
         return {"previous": {**told, "retired": np.flatnonzero(self.retired).tolist()}}
 
 
-def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple[int, int]] = ()) -> NDArray[np.int64]:
+def match_groups(
+    counts: ArrayLike, *, min_overlap: float = _KEEP_OVERLAP, fixed: Sequence[tuple[int, int]] = ()
+) -> NDArray[np.int64]:
     """Match each later group with the earlier group that it continues.
 
     A pair may match if ``c / (a + b - c) >= min_overlap``, with c images in both, a in the earlier and b in the later
@@ -154,15 +154,8 @@ def match_groups(counts: ArrayLike, *, min_overlap: float, fixed: Sequence[tuple
 
     Returns:
         (q,) int64 earlier group of each later one, -1 = none.
-
-    Raises:
-        ValueError: counts that are none, ``min_overlap`` out of range, or a group that is fixed twice.
     """
     shared = np.asarray(counts)
-    if shared.ndim != 2 or (shared < 0).any() or not 0 < min_overlap <= 1:
-        raise ValueError(f"counts {shared.shape} or min_overlap {min_overlap} is out of range")
-    if len({pair[0] for pair in fixed}) < len(fixed) or len({pair[1] for pair in fixed}) < len(fixed):
-        raise ValueError(f"a group is fixed twice in {list(fixed)}")
     earlier = np.full(shared.shape[1], -1, dtype=np.int64)
     union = shared.sum(axis=1, keepdims=True) + shared.sum(axis=0, keepdims=True) - shared
     gains = np.where((shared > 0) & (shared >= min_overlap * union), shared, 0)
@@ -194,7 +187,6 @@ def assign_stable_ids(
     group_ids: NDArray[np.int64],
     num_groups: int,
     *,
-    keep_overlap: float,
     classes: Sequence[str | None] | None = None,
 ) -> StableIds:
     """Assign the groups of a run the ids of matching earlier groups, and unused ids to new groups.
@@ -208,7 +200,6 @@ def assign_stable_ids(
         rows: (m,) rows that were grouped.
         group_ids: (m,) int64 in ``[0, k)``.
         num_groups: k.
-        keep_overlap: ``min_overlap`` of :func:`match_groups`.
         classes: (k,) class with labels of each group, None for the others.
 
     Raises:
@@ -230,14 +221,15 @@ def assign_stable_ids(
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
     np.add.at(counts, (earlier.ids[before], ids[after]), 1)
-    named: Sequence[str | None] = classes or [None] * num_groups
-    place = {earlier.name(group): group for group in np.flatnonzero(earlier.is_class).tolist()}
-    fixed = [(place[name], group) for group, name in enumerate(named) if name is not None and name in place]
-    for group, name in enumerate(named):
+    place: dict[str | None, int] = {
+        name: group for group, name in enumerate(earlier.names or ()) if earlier.is_class[group]
+    }
+    fixed = [(place[name], group) for group, name in enumerate(classes or ()) if name in place]
+    for group, name in enumerate(classes or ()):
         if name is not None:
             # a class with labels never continues another one
             counts[[other for other in place.values() if other != place.get(name)], group] = 0
-    matched = match_groups(counts, min_overlap=keep_overlap, fixed=fixed)
+    matched = match_groups(counts, fixed=fixed)
     fresh = matched < 0
     lasting = matched.copy()
     lasting[fresh] = earlier.num_ids + np.arange(int(fresh.sum()))

@@ -190,8 +190,7 @@ def _write(
 ) -> SimpleResult:
     """Give classes the ids of an earlier run, write them next to the store, and say what they are."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
-    overlap = config.keep_overlap
-    lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
+    lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
     pseudo_labels[rows] = lasting.ids[found.ids]
     names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import EvalImages, make_crops, resize_side
+from labelkit.commands.evaluate.probes import EvalImages, resize_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalBatch
@@ -94,7 +94,7 @@ _MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 _PROTOCOL = (
-    "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "seed",
+    "train", "split", "eval_split", "steps", "batch_size", "lr", "seed",
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
-    scores = _score(config, head, test, view, size, mirror=not dataset.chiral)
+    scores = _score(config, head, test, view)
     return _result(config, names, scores, _presence(test, test.rows), len(train.rows))
 
 
@@ -186,7 +186,7 @@ def _endless(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec)
 
 @torch.no_grad()
 def _score(
-    config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec, size: int, *, mirror: bool
+    config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec
 ) -> NDArray[np.float64]:
     """Return (n, c) logits, summed over the views of an image."""
     head.layers.eval()
@@ -194,20 +194,11 @@ def _score(
     slots = np.full(len(images.bank.dataset), -1, dtype=np.int64)
     slots[rows] = np.arange(len(rows))
     sums = np.zeros((len(rows), len(images.bank.dataset.presence_classes)))
-    random = config.crops == "random-ten"
-    whole = ViewSpec(resize_side(size), resize_ratio=1.0)
-    with current_progress().task("score", total=len(rows) * (_RANDOM_CROPS if random else 1)) as task:
-        for number in range(_RANDOM_CROPS if random else 1):
+    with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
+        for number in range(_RANDOM_CROPS):
             # keys that no training view has: those count from the other end
-            seed, shown = (config.seed, view) if random else (None, whole)
-            epoch = -1 - number if random else 0
-            for batch in images.batches(shown, rows, config.batch_size, seed=seed, epoch=epoch):
-                crops = (
-                    [batch.images]
-                    if random
-                    else make_crops(batch.images, size, ten=config.crops == "ten", mirror=mirror)
-                )
-                sums[slots[batch.rows]] += sum(head(crop).double().cpu().numpy() for crop in crops)
+            for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
+                sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))
     return sums
 
@@ -241,6 +232,7 @@ def _result(
         "classes": classes,
         "protocol": {
             **{name: getattr(config, name) for name in _PROTOCOL},
+            "crops": "random-ten",
             "weight_decay": _WEIGHT_DECAY,
             "clip_grad_norm": _MAX_GRAD_NORM,
         },

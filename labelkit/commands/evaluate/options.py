@@ -232,6 +232,7 @@ class EvaluatePresenceConfig(
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
     constants: ClassVar[Mapping[str, object]] = {
+        "crops": "random-ten",
         "lr_halving_steps": 5000,
         "weight_decay": 1e-6,
         "clip_grad_norm": 10.0,
@@ -246,11 +247,6 @@ class EvaluatePresenceConfig(
         "linear",
         description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
         "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
-    )
-    crops: Literal["random-ten", "ten", "center"] = Field(
-        "random-ten",
-        description="Views whose scores are summed. random-ten: ten random views as in training (published); ten: "
-        "corners and center, each also flipped; center: the center only.",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Images per step.")

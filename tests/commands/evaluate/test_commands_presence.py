@@ -21,7 +21,6 @@ from tests.miniature_sets import write_voc_classes
 
 NETWORK: dict[str, Any] = {"backbone": "convnet_demo", "random_weights": True, "image_size": 16}
 SHORT: dict[str, Any] = {"device": "cpu", "threads": 1, "steps": 40, "batch_size": 8, "lr": 0.05}
-PLAIN: dict[str, Any] = {"crops": "center"}
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_what_is_in_the_images_is_learned_and_scored_as_by_others(
     monkeypatch.setattr(presence, "_score", lambda *args, **words: kept.append(score(*args, **words)) or kept[-1])
 
     found = evaluate_presence(
-        EvaluatePresenceConfig(**(SHORT | {"steps": 300}), **PLAIN, backbone="pixels", image_size=16)
+        EvaluatePresenceConfig(**(SHORT | {"steps": 300}), backbone="pixels", image_size=16)
     ).to_json()
 
     assert (found["train_images"], found["images"]) == (64, 32)
@@ -101,7 +100,7 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
     monkeypatch.setattr(presence, "_SCALES", (1.0, 1.0))
     monkeypatch.setattr(presence, "_WEIGHT_DECAY", 0.01)
     monkeypatch.setattr(presence, "_MAX_GRAD_NORM", 0.5)
-    config = EvaluatePresenceConfig(**(SHORT | {"steps": 12}), **NETWORK, **PLAIN)
+    config = EvaluatePresenceConfig(**(SHORT | {"steps": 12}), **NETWORK)
 
     evaluate_presence(config)
 
