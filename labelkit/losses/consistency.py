@@ -38,11 +38,11 @@ class DistillationLoss(nn.Module):
 
     def __init__(self, student_temperature: float) -> None:
         super().__init__()
-        self.student_temperature = positive(student_temperature, "student_temperature")
+        self.student_temperature = _positive(student_temperature, "student_temperature")
 
     def forward(self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
         """Compute the loss of student logits (b, c) against teacher logits (b, c), averaged over the batch."""
-        positive(teacher_temperature, "teacher_temperature")
+        _positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
                 "student and teacher logits must both be (b, c); "
@@ -79,7 +79,7 @@ class MeanEntropyRegularizer(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = positive(temperature, "temperature")
+        self.temperature = _positive(temperature, "temperature")
 
     def forward(self, logits: Tensor) -> Tensor:
         """Compute log c minus the entropy of the mean prediction from logits (m, c)."""
@@ -115,7 +115,7 @@ class LabelLoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = positive(temperature, "temperature")
+        self.temperature = _positive(temperature, "temperature")
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from logits (m, c) and labels (m,), averaged over labeled samples."""
@@ -125,8 +125,7 @@ class LabelLoss(nn.Module):
             return total / (labels >= 0).sum().clamp(min=1)
 
 
-def positive(temperature: float, name: str) -> float:
-    """Return a temperature, or raise ValueError with its name unless it is positive."""
+def _positive(temperature: float, name: str) -> float:
     if not temperature > 0:
         raise ValueError(f"{name} must be > 0, got {temperature}")
     return temperature
