@@ -126,7 +126,6 @@ class LabelLoss(nn.Module):
 
 
 def _positive(temperature: float, name: str) -> float:
-    """Return a temperature, or raise ValueError with its name unless it is positive."""
     if not temperature > 0:
         raise ValueError(f"{name} must be > 0, got {temperature}")
     return temperature

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.losses.consistency import _positive
 
 
 class InfoNCELoss(nn.Module):
@@ -39,7 +38,7 @@ class InfoNCELoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = _positive(temperature, "temperature")
+        self.temperature = _positive(temperature)
 
     def forward(self, projections: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d), averaged over all views."""
@@ -80,7 +79,7 @@ class SupConLoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = _positive(temperature, "temperature")
+        self.temperature = _positive(temperature)
 
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""
@@ -107,3 +106,9 @@ def _similarities(projections: Tensor, temperature: float) -> Tensor:
         raise ValueError(f"projections must be (2b, d), got {tuple(projections.shape)}")
     unit = F.normalize(promote(projections), dim=1)
     return unit @ unit.T / temperature
+
+
+def _positive(temperature: float) -> float:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be > 0, got {temperature}")
+    return temperature

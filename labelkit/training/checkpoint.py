@@ -284,19 +284,16 @@ def load_checkpoint(
             raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
         return loaded
     warnings: list[str] = []
-    is_changed = False
-    if pointer is not None:
-        announced = _announced(folder, pointer)
-        is_changed = _is_whole(announced) and not _is_meant(announced, pointer)
-    if pointer is not None and is_changed:
-        problem = f"names {announced.name}, but was written for another checkpoint"
-        warnings.append(f"{folder / 'last.json'}: {problem}")
-    elif pointer is not None:
+    announced = None if pointer is None else _announced(folder, pointer)
+    if pointer is None or announced is None:
+        if (folder / "last.json").exists():
+            warnings.append(f"{folder / 'last.json'}: names no checkpoint of this folder")
+    elif _is_whole(announced) and not _is_meant(announced, pointer):
+        warnings.append(f"{folder / 'last.json'}: names {announced.name}, but was written for another checkpoint")
+    else:
         # a folder newer than last.json was committed but never announced; it counts when nothing else is left
         older = [path for path in steps if path.name < pointer["checkpoint"]]
         steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
-    elif (folder / "last.json").exists():
-        warnings.append(f"{folder / 'last.json'}: names no checkpoint of this folder")
     if not steps:
         return None
     for candidate in steps:

@@ -93,7 +93,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     runtime = open_runtime(config)
     before = runtime.peak_memory()
     setup = set_up(method_name, config, runtime, fresh=True)
-    trainer = make_trainer(setup, _until(config, 1), runtime, None)
+    trainer = make_trainer(setup, config, runtime, None)
     search = trainer.score_start() if starts_from_weights(config) else {}
     score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
@@ -101,7 +101,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         trainer.train_on(reuse.timing_bank())
     reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
-    first, seconds = _timed(trainer, config, runtime) if is_timed else (reckoned, reckoned)
+    first, seconds = _timed(trainer, runtime) if is_timed else (reckoned, reckoned)
     total = trainer.total_steps()
     parameters, trained = count_parameters(setup.method)
     values: dict[str, object] = {
@@ -140,10 +140,6 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     return SimpleResult(values, (), _shown(config, rows))
 
 
-def _until(config: RunConfig, step: int) -> RunConfig:
-    return config.model_copy(update={"stop_after_steps": step})
-
-
 def _reckoned(trainer: Trainer, config: RunConfig) -> float:
     """Return about how many seconds a step takes, from a forward pass of two images; 0 on a GPU, which is timed."""
     if trainer.runtime.device.type != "cpu":
@@ -161,11 +157,11 @@ def _reckoned(trainer: Trainer, config: RunConfig) -> float:
     return passes * seconds
 
 
-def _timed(trainer: Trainer, config: RunConfig, runtime: Runtime) -> tuple[float, float]:
+def _timed(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
     """Return the seconds of the first step, with all that comes before it, and those of a later one."""
 
     def until(step: int) -> tuple[float, int]:
-        trainer.config = _until(config, step)
+        trainer.config = trainer.config.model_copy(update={"stop_after_steps": step})
         started = time.perf_counter()
         reached = trainer.fit().step
         runtime.wait()

@@ -99,7 +99,7 @@ class Reuse:
         if missing and runtime.is_main:
             progress.message(
                 f"frozen part: caching {self.plan.counts[0]} views of {len(self.plan.rows):,} images, "
-                f"{_size_text(self.plan.num_bytes)}, about {max(1.0, self.seconds() / 60):.0f} min, in {kept.folder}"
+                f"{self.plan.num_bytes / 2**30:.3g} GiB, about {max(1.0, self.seconds() / 60):.0f} min: {kept.folder}"
             )
         with progress.task("frozen part", total=self.plan.num_parts) as task:
             task.skip(self.plan.num_parts - len(missing))
@@ -167,10 +167,6 @@ def _net(method: Method[Any]) -> nn.Module:
     network: Any = method.network  # one with a frozen part is built on a backbone
     net: nn.Module = network.backbone.net
     return net
-
-
-def _size_text(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
 
 
 def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
