@@ -65,7 +65,6 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
             *_check_parts(),
             *_check_torch(),
             _check_weights(),
-            _check_presets(),
             _check_cache(cache_folder()),
         ]
         values: dict[str, object] = {
@@ -136,15 +135,6 @@ def _check_weights() -> _Check:
         return _Check("weights", "missing", "no pretrained network on this machine", remedy)
     parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))
-
-
-def _check_presets() -> _Check:
-    from labelkit.options.presets import shipped_presets  # pydantic loads here, not in --help
-
-    folder = shipped_presets()
-    if folder is None:
-        return _Check("presets", "failed", "not found", "Install labelkit again.")
-    return _Check("presets", "ok", str(folder))
 
 
 def _check_cache(folder: Path) -> _Check:

@@ -278,44 +278,30 @@ def parse_text(annotation: object, value: object) -> object:
         ValueError: the text cannot be meant for the type.
     """
     members = _members(annotation)
+    is_number = int in members or float in members
+    kinds: tuple[object, ...] = next((get_args(member) for member in members if get_origin(member) is tuple), ())
     if isinstance(value, str):
         text = value.strip()
         if type(None) in members and text.lower() in _NONE_TEXTS and text not in choices(annotation):
             return None
-        if Path in members:
-            return _parse_path(value)
-        for member in members:
-            if get_origin(member) is tuple:
-                value = [part.strip() for part in text.split(",")] if text else []
-        if not text and (int in members or float in members):
+        if not text and is_number:
             raise ValueError("is empty")
-    elif isinstance(value, bool) and bool not in members and (int in members or float in members):
+        if kinds:
+            value = [part.strip() for part in text.split(",")] if text else []
+    elif isinstance(value, bool) and bool not in members and is_number:
         raise ValueError("not a number")  # Python's True is 1, a config's true is not
-    if isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
-        if any(get_origin(member) is tuple and get_args(member)[-1] is Ellipsis for member in members):
-            value = (value,)  # a list of one, as a text of one is
-    if isinstance(value, list | tuple):
-        return _parse_items(members, tuple(value))
-    if Path in members and isinstance(value, Path):
+    elif isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
+        value = (value,) if kinds[-1:] == (Ellipsis,) else value  # a list of one, as a text of one is
+    if isinstance(value, list | tuple) and kinds:
+        kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
+        if len(kinds) != len(value):
+            raise ValueError(f"needs {len(kinds)} values, but has {len(value)}")
+        return tuple(map(parse_text, kinds, value))
+    if Path in members and isinstance(value, str | Path):
         return _parse_path(str(value))
-    for member in members:
-        # Choices that are numbers, Literal[1, 2], arrive as text.
-        if get_origin(member) is Literal and isinstance(value, str):
-            same = [choice for choice in get_args(member) if str(choice) == value]
-            value = same[0] if same else value
-    return value
-
-
-def _parse_items(members: tuple[object, ...], items: tuple[object, ...]) -> object:
-    for member in members:
-        if get_origin(member) is tuple:
-            kinds = get_args(member)
-            if kinds[-1] is Ellipsis:
-                return tuple(parse_text(kinds[0], item) for item in items)
-            if len(kinds) != len(items):
-                raise ValueError(f"needs {len(kinds)} values, but has {len(items)}")
-            return tuple(parse_text(kind, item) for kind, item in zip(kinds, items, strict=True))
-    return items
+    # Choices that are numbers, Literal[1, 2], arrive as text.
+    literals = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+    return next((choice for choice in literals if isinstance(value, str) and str(choice) == value), value)
 
 
 def _parse_path(text: str) -> Path:

@@ -56,14 +56,7 @@ class Matches:
 
 def no_matches() -> Matches:
     """Return an empty set of matches."""
-    return Matches(
-        np.zeros((0, 2), np.int64),
-        np.zeros(0, np.int64),
-        np.zeros((0, 3, 3)),
-        np.zeros((0, 2, 4), np.float32),
-        np.zeros((0, MAX_KEYPOINTS, 2, 2), np.float32),
-        np.zeros(0, np.int64),
-    )
+    return one_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).take(np.arange(0))
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:
@@ -139,20 +132,13 @@ def read_matches(path: Path) -> MatchFile:
     """Read a file of matches and verify all its digests.
 
     Raises:
-        StoreError: not such a file, damaged, or with values that matches cannot have.
+        StoreError: not such a file, or damaged.
         ResourceError: the system does not let us read it.
     """
     columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = file.check_axes(columns, required=columns)
+        file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
-        rows, count = matches.pairs, lengths["n"]
-        if len(rows) and not (0 <= rows.min() and rows.max() < count and (rows[:, 0] != rows[:, 1]).all()):
-            raise Refused(file.place("pairs"), f"rows outside of the {count} images, or an image with itself", RESTORE)
-        with np.errstate(invalid="ignore"):  # NaN
-            inverted = np.abs(np.linalg.det(matches.homographies)) >= 1e-12
-        if not inverted.all():
-            raise Refused(file.place("homographies"), "holds one that cannot be inverted", RESTORE)
         return MatchFile(
             matches,
             tuple(file.read_strings("sample_ids")),
@@ -202,16 +188,12 @@ def read_neighbors(path: Path) -> NeighborFile:
     """Read a file of nearest neighbors and verify all its digests.
 
     Raises:
-        StoreError: not such a file, damaged, or with values that neighbors cannot have.
+        StoreError: not such a file, or damaged.
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
         file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
         query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
-        if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
-            raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
-        if not np.isin(neighbors, query).all() or (neighbors == query[:, None]).any():
-            raise Refused(file.place("neighbor_rows"), "rows that are not listed, or an image with itself", RESTORE)
         return NeighborFile(query, neighbors, scores, file.read_json("", "recipe", "{}"))
 
 

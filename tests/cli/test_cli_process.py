@@ -25,8 +25,8 @@ def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("LK version >&- 2>&- <&-", 0),
-        ("LK version >&-", 0),
+        ("LK --version >&- 2>&- <&-", 0),
+        ("LK --version >&-", 0),
         ("LK status --index nosuch.h5 2>&-", 3),
         ("LK status --index nosuch.h5 2>/dev/full", 3),
         ("LK nosuch 2>/dev/full", 2),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, NotAStore, OutputExistsError, Refused
+from labelkit.errors import Damaged, NotAStore, OutputExistsError
 from labelkit.store.array_files import (
     Matches,
     MatchFile,
@@ -73,22 +72,6 @@ def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> No
     with pytest.raises(OutputExistsError, match="other content"):
         write_matches(tmp_path / "m.h5", some_file(no_matches()))
     write_matches(tmp_path / "m.h5", some_file(no_matches()), overwrite=True)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"pairs": np.array([[0, 3]])},
-        {"pairs": np.array([[1, 1]])},
-        {"homographies": np.zeros((1, 3, 3))},
-        {"homographies": np.full((1, 3, 3), np.nan)},
-    ],
-    ids=["row outside", "image with itself", "no inverse", "not a number"],
-)
-def test_values_that_matches_cannot_have_are_refused(tmp_path: Path, wrong: dict[str, np.ndarray]) -> None:
-    write_matches(tmp_path / "m.h5", some_file(replace(one_match(0, 2, TILT, POINTS), **wrong)))
-    with pytest.raises(Refused):
-        read_matches(tmp_path / "m.h5")
 
 
 def test_wrong_bytes_are_found(tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from torture_tally import FULL_SECONDS, Tally, sized
 
 ROW = "j  closed, full and broken streams; SIGTERM, SIGINT, SIGHUP at five moments of twelve commands"
 
-LINES = ("--help", "list methods", "version", "export --help", "status --index no.h5", "nosuch", "list datasets --json")
+LINES = (
+    "--help",
+    "list methods",
+    "--version",
+    "export --help",
+    "status --index no.h5",
+    "nosuch",
+    "list datasets --json",
+)
 STREAMS = (">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full", "| true")
 SECONDS = 2.0
 # a machine that does other things; a command that writes a checkpoint first
