@@ -95,6 +95,7 @@ list backbones --pattern vit_nano*
 list presets
 list tables
 doctor
+version
 """
 
 

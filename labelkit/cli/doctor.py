@@ -1,4 +1,4 @@
-"""``labelkit doctor``: what this labelkit stands on, and does all of it work here?"""
+"""``labelkit version`` and ``labelkit doctor``: what this labelkit stands on, and does all of it work here?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import print_result
+from labelkit.cli.console import print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
@@ -32,6 +32,20 @@ PARTS = (
     "pydantic",
 )
 """The packages whose version can change a result."""
+
+
+def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """Print the versions of labelkit and of the packages it depends on; with -q, only labelkit's number.
+
+    Example: labelkit version --json
+    """
+    with output_context(json=json, quiet=quiet, verbose=verbose):
+        if quiet and not json:
+            print_line(__version__)
+            return
+        values = {"labelkit": __version__, "python": platform.python_version()}
+        values |= {name: found for name in PARTS if (found := version_of(name))}
+        print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
 def version_of(package: str) -> str | None:

@@ -80,6 +80,7 @@ _OWN = {
     "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.config:config"),
     "list": _Own("List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
     "doctor": _Own("Check the installation.", "labelkit.cli.doctor:doctor"),
+    "version": _Own("Show the installed versions.", "labelkit.cli.doctor:version"),
 }
 
 PANELS = {
@@ -99,7 +100,7 @@ PANELS = {
     "Labels": ("suggest", "label"),
     "Inspect": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
-    "Installation": ("doctor",),
+    "Installation": ("doctor", "version"),
 }
 """What a person wants, and the commands that do it, as ``labelkit --help`` lists them."""
 

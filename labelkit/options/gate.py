@@ -1,4 +1,4 @@
-"""Options of every ``evaluate`` command that turn its scores into a gate."""
+"""Options of every ``evaluate`` command that turn its scores into a gate, and which way each score is better."""
 
 from __future__ import annotations
 
@@ -8,16 +8,52 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, panel
+from labelkit.options.base import StageConfig, nearest, panel
 
 _GATE = panel("Limits")
+
+HIGHER_IS_BETTER = frozenset(
+    {
+        "accuracy", "accuracy_answered", "accuracy_known_answers", "accuracy_new_answers", "all_accuracy",
+        "ami", "answered_share", "ap", "ap50", "ap50_11_point", "ap75", "ap_large", "ap_medium", "ap_small", "ari",
+        "balanced_accuracy", "f", "j", "jf", "knn_accuracy", "knn_top5_accuracy",
+        "linear_accuracy", "map_at_r", "mean_ap", "mean_ap_11", "mean_iou", "new_accuracy",
+        "nmi", "old_accuracy", "pixel_accuracy", "r_precision", "top5_accuracy",
+    }
+)  # fmt: skip
+"""Scores in the JSON of the commands, where more is better; beside them those in ``HIGHER_INSIDE``."""
+
+LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
+"""Scores where less is better."""
+
+BELOW_ZERO = frozenset({"ami", "ari"})
+"""Scores that go from -1 to 1; all others go from 0 to 1."""
+
+HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
+"""Objects in the JSON all of whose numbers are scores: ``recall.1``."""
+
+
+_OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
+"""Headers of tables that are no names of scores; ``R@K`` is another."""
+
+
+def score_direction(name: str) -> int:
+    """Return +1 if a higher score is better, -1 if a lower one is, or 0 if the name is not that of a score.
+
+    Args:
+        name: as in the JSON, objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
+    """
+    parts = name.split(".")
+    if parts[-1] in LOWER_IS_BETTER:
+        return -1
+    return int(parts[-1] in HIGHER_IS_BETTER or (len(parts) > 1 and parts[-2] in HIGHER_INSIDE))
 
 
 def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
     """Parse limits such as ``("nmi=0.7", ...)`` to numbers by score name.
 
     Raises:
-        ValueError: not NAME=NUMBER, or a name twice.
+        ValueError: not NAME=NUMBER, a name twice, one that no score has, or a number that this score cannot be.
     """
     limits: dict[str, float] = {}
     for text in texts:
@@ -30,6 +66,17 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
             raise ValueError(f"{text} is not of the form NAME=NUMBER")
         if name in limits:
             raise ValueError(f"{name} is listed twice")
+        own = name.rpartition("/")[2]
+        if not score_direction(own):
+            known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
+            guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
+            guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
+            hint = f" Did you mean `{guess}`?" if guess else ""
+            raise ValueError(f"there is no score {own}.{hint} Scores: {', '.join(known)}")
+        low = -1 if own in BELOW_ZERO else 0
+        if not low <= value <= 1:
+            hint = f" Did you mean `{name}={value / 100:g}`?" if 1 < value <= 100 else ""
+            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{hint}")
         limits[name] = value
     return limits
 
@@ -51,6 +98,10 @@ class GateConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_gate(self) -> GateConfig:
-        parse_limits(self.fail_under)
-        parse_limits(self.fail_over)
+        for name in parse_limits(self.fail_under):
+            if score_direction(name.rpartition("/")[2]) < 0:
+                raise ValueError(f"--fail-under: lower is better for {name}; use --fail-over")
+        for name in parse_limits(self.fail_over):
+            if score_direction(name.rpartition("/")[2]) > 0:
+                raise ValueError(f"--fail-over: higher is better for {name}; use --fail-under")
         return self

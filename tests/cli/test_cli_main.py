@@ -21,7 +21,7 @@ from typer.main import get_command
 
 HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
 STAGE_COMMANDS = [config_class.command for config_class in CONFIG_CLASSES]
-OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",)]
+OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",), ("version",)]
 GROUPS = [(name,) for name in COMMANDS if (name,) not in [*STAGE_COMMANDS, *OTHERS]]
 ALL = [
     (),
@@ -110,7 +110,7 @@ def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture
 
     assert list(found) == ["First steps", "Stages", "Labels", "Inspect", "Files", "Installation"]
     assert sorted(name for names in found.values() for name in names) == sorted(COMMANDS)
-    assert len(COMMANDS) == 26
+    assert len(COMMANDS) == 27
 
 
 def test_every_row_of_the_table_names_a_stage_that_is_there() -> None:
@@ -137,9 +137,13 @@ def test_only_the_command_that_is_named_gets_its_options() -> None:
     assert len(app.commands["embed"].params) <= 1
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"labelkit {__version__}\n"
+    assert main(["version", "-q"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["labelkit"] == __version__
 
 
 def test_the_installed_program_runs() -> None:

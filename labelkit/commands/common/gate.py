@@ -9,7 +9,7 @@ from typing import Any
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import ConfigError, GateError, LabelkitError
 from labelkit.options.base import nearest
-from labelkit.options.gate import GateConfig, parse_limits
+from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
 _NAMED_BY = ("result", "split", "classes")
 """What tells the entries of ``scores`` apart; joined by ``/`` before the name of a score."""
@@ -17,15 +17,15 @@ _EVERYTHING = "all"
 
 
 def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
-    """Return all numbers in a command's JSON output by their full name; ``None`` for undefined scores.
+    """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
 
-    The mean stands for what was measured with several seeds. Single classes, bins and the like are left out.
+    The mean stands for what was measured with several seeds. Single classes, bins and the like are no scores.
     """
-    found = dict(_numbers(values))
+    found = {name: value for name, value in _numbers(values) if score_direction(name)}
     entries = values.get("scores")
     for entry in entries if isinstance(entries, list) else []:
         label = "/".join(str(entry[key]) for key in _NAMED_BY if key in entry)
-        found |= {f"{label}/{name}": value for name, value in _numbers(entry)}
+        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if score_direction(name)}
     return found
 
 
@@ -72,9 +72,8 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
         for wanted, limit in parse_limits(texts).items():
             names = matching_scores(wanted, scores)
             if not names:
-                own = sorted({name.rpartition("/")[2] for name in scores})
-                guess = nearest(wanted.rpartition("/")[2], own)
-                known = f"Scores here: {', '.join(own)}."
+                guess = nearest(wanted, scores)
+                known = f"Scores here: {', '.join(scores)}."
                 remedy = f"Did you mean `{guess}`? {known}" if guess else known
                 return result, ConfigError(f"--{rule}", f"{where} gave no score {wanted}", remedy)
             for name in names:
