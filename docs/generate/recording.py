@@ -65,7 +65,7 @@ evaluate answer --index digits.h5
 evaluate knn --index digits.h5
 evaluate linear --index digits.h5
 evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops center
-evaluate presence --backbone pixels --image-size 8 --steps 2 --crops center
+evaluate presence --backbone pixels --image-size 8 --steps 2
 evaluate retrieval --index digits.h5
 embed --dataset digits --checkpoint runs/softmax --split all --out named.h5
 evaluate classification --index named.h5
