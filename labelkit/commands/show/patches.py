@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_colors
 from labelkit.commands.common.embeddings import check_rows, unit_rows
+from labelkit.commands.common.images.contact_sheet import draw_box
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import checked_patch, row_label
@@ -22,7 +23,6 @@ from labelkit.store.patches import ImagePatches, open_patches
 
 _DEFAULT_IMAGES = 4
 _SIDE = 224
-_FRAME = np.array([0.84, 0.15, 0.16], dtype=np.float32)
 _NOTE = (
     "Similarity: cosine of each patch with the framed one of the first image,\n"
     "blue to yellow on one scale for all. Colors: first three principal\n"
@@ -65,15 +65,18 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         name, label = store.sample_ids[at], row_label(store, at)
         best = int(similarity.argmax())
         place = [int(cell) for cell in found.cells[best]]
-        view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
+        view = pixels[number]
+        if number == 0:
+            cell = np.array([column / width, row / height, (column + 1) / width, (row + 1) / height])
+            view = draw_box(view, (_SIDE * cell).round().tolist())
         heat = similarity.reshape(found.grid)
         color = colors[start : start + len(similarity)].reshape(*found.grid, 3).astype(np.float32)
         start += len(similarity)
         lines = (f"most: {place[0]},{place[1]}, {similarity[best]:.3f}",)
         drawn.append(
             [
-                Panel(view, lines=(name, *([label] if label is not None else []))),
-                Panel(pixels[number], heat, limits, lines),
+                Panel(view.astype(np.float32) / np.float32(255), lines=(name, *([label] if label is not None else []))),
+                Panel(pixels[number].astype(np.float32) / np.float32(255), heat, limits, lines),
                 Panel(color),
             ]
         )
@@ -107,8 +110,8 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
 
 def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
-) -> list[NDArray[np.float32]]:
-    """What the network saw of each image, (side, side, c) in [0, 1]."""
+) -> list[NDArray[np.uint8]]:
+    """What the network saw of each image, (side, side, c)."""
     pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
@@ -116,18 +119,5 @@ def _views(
         pixels = pixels_of(name)
         if pixels is None:
             raise DatasetError(name, "no longer exists, or cannot be read", "Choose other rows, or pass --dataset.")
-        shown = resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic"))
-        views.append(shown.astype(np.float32) / np.float32(255))
+        views.append(resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic")))
     return views
-
-
-def _framed(view: NDArray[np.float32], cell: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.float32]:
-    """The view in color with a frame around one cell."""
-    framed = np.repeat(view, 3, axis=2) if view.shape[2] == 1 else view.copy()
-    edges = [round(_SIDE * (place + more) / count) for place, count in zip(cell, grid, strict=True) for more in (0, 1)]
-    top, bottom, left, right = edges
-    inner = framed[top:bottom, left:right].copy()
-    width = 3
-    framed[top:bottom, left:right] = _FRAME
-    framed[top + width : bottom - width, left + width : right - width] = inner[width:-width, width:-width]
-    return framed
