@@ -102,7 +102,7 @@ def test_every_method_has_a_preset_for_digits() -> None:
 
 @cache
 def _config_reads(path: Path) -> set[str]:
-    """Names of attributes that a file reads, but for those in checks of options."""
+    """Names of attributes that a file reads, also by ``config.recipe``, but for those in checks of options."""
     tree = ast.parse(path.read_text())
     checks = {
         node
@@ -110,15 +110,14 @@ def _config_reads(path: Path) -> set[str]:
         if isinstance(function, ast.FunctionDef) and any("validator" in ast.dump(d) for d in function.decorator_list)
         for node in ast.walk(function)
     }
-    nodes = [node for node in ast.walk(tree) if node not in checks]
     by_name = {
-        node.args[0].value
-        for node in nodes
+        str(node.args[0].value)
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "config.recipe"
         and isinstance(node.args[0], ast.Constant)
     }
-    return by_name | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return by_name | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in checks}
 
 
 @pytest.mark.parametrize("name", METHODS)
