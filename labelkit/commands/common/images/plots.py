@@ -1,4 +1,4 @@
-"""Draw curves and grids of images as PNG; the one import of matplotlib."""
+"""Draw curves and maps as PNG; the one import of matplotlib."""
 
 from __future__ import annotations
 
@@ -10,34 +10,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.num_classes import NumClassesEstimate
-from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
-from labelkit.errors import ConfigError
 from labelkit.store.commit import commit_bytes
 
 DPI = 120
 
 _SHAPE = (5.2, 4.4)
 """Width and height of one set of axes in inches."""
-
-_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
-"""Side of one image of a grid, and what is left between and around, in inches."""
-
-_CAPTION = 7
-"""Size of the letters below an image of a grid, in points."""
-
-# Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
-_LARGEST_SIDE = 30_000
 
 # A legend of more classes is larger than the map.
 _MAX_LEGEND = 30
@@ -87,57 +75,6 @@ def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
     axes.legend(loc="lower left", fontsize="small")
-    return write_figure(path, figure)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Panel of an image grid, optionally with a heat map.
-
-    Attributes:
-        pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
-        heat: (h', w') float, drawn over it; ``None`` = the image alone.
-        limits: values of the darkest and the brightest color of the map.
-        lines: below it, without their middle if they are too wide; at most three are seen.
-    """
-
-    pixels: NDArray[np.float32]
-    heat: NDArray[np.float32] | None = None
-    limits: tuple[float, float] = (0.0, 1.0)
-    lines: tuple[str, ...] = ()
-
-
-def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel]], *, note: str) -> Path:
-    """Draw a grid of image panels with a heading over each column.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        headings: one per column, up to two lines.
-        rows: one panel per column.
-        note: below all.
-
-    Raises:
-        ConfigError: the picture would be too large.
-        ResourceError: it cannot be written.
-    """
-    size = panels_size(len(rows), len(headings))
-    if max(size) > _LARGEST_SIDE:
-        problem = f"{len(rows)} x {len(headings)} panels make an image of {size[0]:,} x {size[1]:,} pixels"
-        raise ConfigError("--out", problem, "Request fewer images.")
-    # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
-    width, height = _panels_inches(len(rows), len(headings))
-    figure = Figure(figsize=(width, height))
-    for column, heading in enumerate(headings):
-        x = (_PANEL_GAP + column * (_PANEL + _PANEL_GAP) + _PANEL / 2) / width
-        y = 1 - (_PANEL_HEAD - 0.06) / height
-        figure.text(x, y, heading, ha="center", va="bottom", fontsize=8, fontweight="bold", parse_math=False)
-    for r, row in enumerate(rows):
-        top = _PANEL_HEAD + r * (_PANEL + _PANEL_TEXT)
-        for column, panel in enumerate(row):
-            left = _PANEL_GAP + column * (_PANEL + _PANEL_GAP)
-            place = (left / width, 1 - (top + _PANEL) / height, _PANEL / width, _PANEL / height)
-            _draw_panel(figure.add_axes(place), panel)
-    figure.text(_PANEL_GAP / width, 0.06 / height, note, ha="left", va="bottom", fontsize=7, parse_math=False)
     return write_figure(path, figure)
 
 
@@ -262,6 +199,22 @@ def write_map_plot(
     return write_figure(path, figure)
 
 
+def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
+    """Paint a heat map over an image, from blue to yellow; return it in color, (h, w, 3) uint8.
+
+    Args:
+        pixels: (h, w, c) uint8, shown gray.
+        heat: (h', w') float.
+        limits: values of the darkest and the brightest color.
+    """
+    low, high = limits
+    places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
+    colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
+    # Pale and without black: a dark image must not look like a dark map.
+    gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
+    return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
+
+
 def write_figure(path: Path, figure: Figure) -> Path:
     """Write a matplotlib figure as PNG; equal figures give equal bytes.
 
@@ -278,49 +231,11 @@ def write_figure(path: Path, figure: Figure) -> Path:
     return path
 
 
-def panels_size(rows: int, columns: int) -> tuple[int, int]:
-    """Return the width and height in pixels of the image that :func:`write_panels` writes."""
-    width, height = _panels_inches(rows, columns)
-    return int(width * DPI), int(height * DPI)
-
-
-def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
-    return (
-        columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
-        _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
-    )
-
-
 def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -> None:
     columns = min(len(handles), most_columns)
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
     for text in legend.get_texts():
         text.set_parse_math(False)
-
-
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    gray = panel.pixels.mean(axis=2)
-    if panel.heat is None:
-        is_gray = panel.pixels.shape[2] == 1
-        axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
-    else:
-        low, high = panel.limits
-        # Pale and without black: a dark image must not look like a dark map.
-        axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
-        axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
-    axes.set_axis_off()
-    for number, line in enumerate(panel.lines[:3]):
-        # letters that are drawn end at whole pixels, so that small ones are up to a tenth wider
-        text = shortened(line, _points, 0.9 * 72 * _PANEL)
-        axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
-
-
-def _points(text: str) -> float:
-    """Return how wide a caption is; missing letters are drawn as boxes, and measured so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=_CAPTION), ismath=False)
-        return float(width)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
