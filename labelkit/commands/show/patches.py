@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_colors
 from labelkit.commands.common.embeddings import check_rows, unit_rows
-from labelkit.commands.common.images.contact_sheet import draw_box
+from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import checked_patch, row_label
@@ -23,15 +21,13 @@ from labelkit.store.patches import ImagePatches, open_patches
 
 _DEFAULT_IMAGES = 4
 _SIDE = 224
-_NOTE = (
-    "Similarity: cosine of each patch with the framed one of the first image,\n"
-    "blue to yellow on one scale for all. Colors: first three principal\n"
-    "components of all patches shown, as red, green and blue."
-)
 
 
 def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     """Draw images of a store with the similarity map of one patch and the principal components of all patches.
+
+    Similarity is the cosine with the framed patch of the first image, blue to yellow on one scale for all; the first
+    three principal components of all patches shown are red, green and blue.
 
     Raises:
         StoreError: the store has no patches, or only some of each image.
@@ -55,9 +51,10 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
     limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
     colors = principal_colors(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
-    from labelkit.commands.common.images.plots import Panel, write_panels  # matplotlib takes a second to load
+    from labelkit.commands.common.images.plots import paint_heat  # matplotlib takes a second to load
 
-    drawn: list[list[Any]] = []
+    headings = (("what the", "network sees"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
+    drawn = [[Picture(None, lines, "none") for lines in headings]]
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     start = 0
@@ -65,25 +62,22 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         name, label = store.sample_ids[at], row_label(store, at)
         best = int(similarity.argmax())
         place = [int(cell) for cell in found.cells[best]]
-        view = pixels[number]
-        if number == 0:
-            cell = np.array([column / width, row / height, (column + 1) / width, (row + 1) / height])
-            view = draw_box(view, (_SIDE * cell).round().tolist())
+        view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
+        below = (name, *([label] if label is not None else []))
         heat = similarity.reshape(found.grid)
-        color = colors[start : start + len(similarity)].reshape(*found.grid, 3).astype(np.float32)
+        color = colors[start : start + len(similarity)].reshape(*found.grid, 3)
         start += len(similarity)
         lines = (f"most: {place[0]},{place[1]}, {similarity[best]:.3f}",)
         drawn.append(
             [
-                Panel(view.astype(np.float32) / np.float32(255), lines=(name, *([label] if label is not None else []))),
-                Panel(pixels[number].astype(np.float32) / np.float32(255), heat, limits, lines),
-                Panel(color),
+                Picture(view, below),
+                Picture(paint_heat(pixels[number], heat, limits), lines),
+                Picture((255 * color).round().astype(np.uint8), ()),
             ]
         )
         described.append({"row": at, "image": name, "label": label, "best": place, "cosine": float(similarity[best])})
         cells.append([at, name, label, f"{place[0]},{place[1]}", float(similarity[best]), float(similarity.mean())])
-    headings = ["what the network sees", f"similarity to\npatch {row},{column} of the first", "principal components"]
-    write_panels(config.out, headings, drawn, note=_NOTE)
+    write_contact_sheet(config.out, drawn)
     values: dict[str, object] = {
         "picture": config.out,
         "index": config.index,
@@ -111,7 +105,7 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
 def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
-    """What the network saw of each image, (side, side, c)."""
+    """What the network saw of each image, (side, side, c) uint8."""
     pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
@@ -121,3 +115,11 @@ def _views(
             raise DatasetError(name, "no longer exists, or cannot be read", "Choose other rows, or pass --dataset.")
         views.append(resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic")))
     return views
+
+
+def _framed(view: NDArray[np.uint8], cell: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.uint8]:
+    """The view with a frame around one cell."""
+    height, width = (_SIDE / count for count in grid)
+    top, left = cell[0] * height, cell[1] * width
+    # a frame at the border needs room
+    return draw_box(view, np.clip((left, top, left + width, top + height), 4, _SIDE - 4).tolist())

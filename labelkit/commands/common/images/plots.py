@@ -1,4 +1,4 @@
-"""Draw curves and grids of images as PNG; the one import of matplotlib."""
+"""Draw curves and maps as PNG; the one import of matplotlib."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+<<<<<<< HEAD
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.commands.common.images.contact_sheet import shortened
+=======
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import Reliability, RiskCoverage
+from labelkit.algorithms.num_classes import NumClassesEstimate
+>>>>>>> cut-commands2
 from labelkit.commands.common.outputs import PNG_MARK
-from labelkit.errors import ConfigError
 from labelkit.store.commit import commit_bytes
 
 DPI = 120
@@ -26,6 +34,7 @@ DPI = 120
 _SHAPE = (5.2, 4.4)
 """Width and height of one set of axes in inches."""
 
+<<<<<<< HEAD
 _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
 
@@ -34,6 +43,13 @@ _CAPTION, _CAPTION_LETTERS = 7, 24
 
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
+=======
+# A legend of more classes is larger than the map.
+_MAX_LEGEND = 30
+
+# Wider ranges of numbers are easier to read on a logarithmic axis.
+_LINEAR_RANGE = 12
+>>>>>>> cut-commands2
 
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
@@ -52,57 +68,6 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
     _draw_reliability(figure.add_subplot(1, 2, 1), curves)
     _draw_risk_coverage(figure.add_subplot(1, 2, 2), risk)
     figure.suptitle(title)
-    return write_figure(path, figure)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Panel of an image grid, optionally with a heat map.
-
-    Attributes:
-        pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
-        heat: (h', w') float, drawn over it; ``None`` = the image alone.
-        limits: values of the darkest and the brightest color of the map.
-        lines: below it, without their middle if they are too wide; at most three are seen.
-    """
-
-    pixels: NDArray[np.float32]
-    heat: NDArray[np.float32] | None = None
-    limits: tuple[float, float] = (0.0, 1.0)
-    lines: tuple[str, ...] = ()
-
-
-def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel]], *, note: str) -> Path:
-    """Draw a grid of image panels with a heading over each column.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        headings: one per column, up to two lines.
-        rows: one panel per column.
-        note: below all.
-
-    Raises:
-        ConfigError: the picture would be too large.
-        ResourceError: it cannot be written.
-    """
-    size = panels_size(len(rows), len(headings))
-    if max(size) > _LARGEST_SIDE:
-        problem = f"{len(rows)} x {len(headings)} panels make an image of {size[0]:,} x {size[1]:,} pixels"
-        raise ConfigError("--out", problem, "Request fewer images.")
-    # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
-    width, height = _panels_inches(len(rows), len(headings))
-    figure = Figure(figsize=(width, height))
-    for column, heading in enumerate(headings):
-        x = (_PANEL_GAP + column * (_PANEL + _PANEL_GAP) + _PANEL / 2) / width
-        y = 1 - (_PANEL_HEAD - 0.06) / height
-        figure.text(x, y, heading, ha="center", va="bottom", fontsize=8, fontweight="bold", parse_math=False)
-    for r, row in enumerate(rows):
-        top = _PANEL_HEAD + r * (_PANEL + _PANEL_TEXT)
-        for column, panel in enumerate(row):
-            left = _PANEL_GAP + column * (_PANEL + _PANEL_GAP)
-            place = (left / width, 1 - (top + _PANEL) / height, _PANEL / width, _PANEL / height)
-            _draw_panel(figure.add_axes(place), panel)
-    figure.text(_PANEL_GAP / width, 0.06 / height, note, ha="left", va="bottom", fontsize=7, parse_math=False)
     return write_figure(path, figure)
 
 
@@ -158,6 +123,94 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     return write_figure(path, figure)
 
 
+<<<<<<< HEAD
+=======
+@dataclass(frozen=True)
+class MapPanel:
+    """Panel of a map plot, with the points discovered so far and those known to be wrong.
+
+    Attributes:
+        title: above it.
+        labels: (n,) int64 class of the points discovered by then, -1 = not discovered.
+        wrong: (n,) bool, of these, those that are known to be wrong.
+    """
+
+    title: str
+    labels: NDArray[np.int64]
+    wrong: NDArray[np.bool_]
+
+
+def write_map_plot(
+    path: Path,
+    points: NDArray[np.float64],
+    given: NDArray[np.int64],
+    panels: Sequence[MapPanel],
+    class_names: Sequence[str],
+    *,
+    axis_names: tuple[str, str],
+) -> Path:
+    """Plot a 2-D map once per panel: unlabeled points pale, labeled and discovered points in color.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        points: (n, 2).
+        given: (n,) int64 class of the points that had a label from the start, -1 = none.
+        panels: one set of axes each.
+        class_names: by number.
+        axis_names: below and beside.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
+    x, y = points.T
+    colors = [f"C{number % 10}" for number in range(len(class_names))]
+    shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
+    for place, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        rest = (given < 0) & (panel.labels < 0)
+        axes.scatter(x[rest], y[rest], s=5, color="0.82", linewidths=0)
+        for number, color in enumerate(colors):
+            marker = shapes[number // 10 % len(shapes)]
+            found, own = panel.labels == number, given == number
+            axes.scatter(x[found], y[found], s=16, color=color, marker=marker, linewidths=0)
+            axes.scatter(x[own], y[own], s=60, color=color, marker=marker, edgecolors="black", zorder=3)
+        axes.scatter(x[panel.wrong], y[panel.wrong], s=45, color="red", marker="x", linewidths=1.2, zorder=4)
+        axes.set_title(panel.title, fontsize="medium", parse_math=False)
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
+    handles = [
+        Line2D([], [], linestyle="", marker=shapes[number // 10 % len(shapes)], color=colors[number], label=name)
+        for number, name in enumerate(class_names[:_MAX_LEGEND])
+    ]
+    handles += [
+        Line2D([], [], linestyle="", marker="o", color="0.82", markersize=3, label="other"),
+        Line2D([], [], linestyle="", marker="o", color="white", markeredgecolor="black", label="given label"),
+    ]
+    if any(panel.wrong.any() for panel in panels):
+        handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
+    _draw_legend(figure, handles, 4 * columns)
+    return write_figure(path, figure)
+
+
+def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
+    """Paint a heat map over an image, from blue to yellow; return it in color, (h, w, 3) uint8.
+
+    Args:
+        pixels: (h, w, c) uint8, shown gray.
+        heat: (h', w') float.
+        limits: values of the darkest and the brightest color.
+    """
+    low, high = limits
+    places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
+    colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
+    # Pale and without black: a dark image must not look like a dark map.
+    gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
+    return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
+
+
+>>>>>>> cut-commands2
 def write_figure(path: Path, figure: Figure) -> Path:
     """Write a matplotlib figure as PNG; equal figures give equal bytes.
 
@@ -174,19 +227,6 @@ def write_figure(path: Path, figure: Figure) -> Path:
     return path
 
 
-def panels_size(rows: int, columns: int) -> tuple[int, int]:
-    """Return the width and height in pixels of the image that :func:`write_panels` writes."""
-    width, height = _panels_inches(rows, columns)
-    return int(width * DPI), int(height * DPI)
-
-
-def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
-    return (
-        columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
-        _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
-    )
-
-
 def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -> None:
     columns = min(len(handles), most_columns)
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
@@ -194,6 +234,7 @@ def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -
         text.set_parse_math(False)
 
 
+<<<<<<< HEAD
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     gray = panel.pixels.mean(axis=2)
     if panel.heat is None:
@@ -210,6 +251,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
 
 
+=======
+>>>>>>> cut-commands2
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="confidence = accuracy")
     for name, curve in curves.items():

@@ -1,1 +1,0 @@
-"""Segmentation heads and the networks that they judge."""
