@@ -30,6 +30,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
 from labelkit.models.weights.files import fingerprint
+from labelkit.protocols.segmentation.segmenter import Segmenter
 from labelkit.store.commit import commit_bytes
 from labelkit.training.devices import Runtime
 
@@ -77,7 +78,7 @@ class FrozenNetwork:
         batch_size: images per forward pass.
     """
 
-    network: InferenceNetwork
+    network: InferenceNetwork | Segmenter
     size: int
     batch_size: int
 

@@ -37,6 +37,7 @@ _MODEL = panel("Model")
 _RUN = panel("Run")
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
+_HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
 class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
@@ -333,24 +334,30 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
     constants: ClassVar[Mapping[str, object]] = {
-        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None, "tune": False,
+        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
     }  # fmt: skip
 
     split: str = _DATA("auto", "Split to train the head on; auto: probe if the data set has this split, else train.")
-    head: Literal["linear", "fcn"] = Field(
+    head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
-        description="Segmentation head to train on the frozen network. linear: one linear layer per patch; fcn: three "
-        "convolution blocks, at eight times the resolution.",
+        description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
+        "at eight times the resolution; fpn, upernet (with --tune): heads on feature maps from four depths.",
+    )
+    tune: bool = Field(
+        False,
+        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise the backbone "
+        "is frozen.",
     )
     samples: int = Field(
         20_000,
         ge=1,
         description="Total number of training images drawn (published: 118,000 for COCO-Stuff, else 100,000).",
     )
-    lr: tuple[float, ...] = Field(
-        (3e-3,),
+    lr: tuple[float, ...] | None = Field(
+        None,
         description="Learning rate of Adam; from several comma-separated values, the best on a held-out fifth of the "
-        "training images is used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2).",
+        "training images is used "
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
@@ -365,10 +372,23 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     @field_validator("lr")
     @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
+    def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and (not value or min(value) <= 0):
             raise ValueError("must be one or more learning rates above 0")
         return value
+
+    @model_validator(mode="after")
+    def _heads_of_depths(self) -> EvaluateSegmentationConfig:
+        if self.head in ("fpn", "upernet") and not self.tune:
+            raise ValueError(f"head {self.head} requires --tune, since it is trained together with the network")
+        if self.tune and self.backbone == "pixels":
+            raise ValueError("backbone pixels has no weights to tune: remove --tune")
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Learning rates to try."""
+        return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 
 
 class EvaluatePatchClustersConfig(DenseConfig):

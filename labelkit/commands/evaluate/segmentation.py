@@ -1,6 +1,6 @@
-"""Judge a network by a head that is trained to name the class of every pixel on its patch features.
+"""Judge a network by a head that is trained to name the class of every pixel, on its patch features or with it.
 
-Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
+Source: our CoTAP specification, section 6.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
 
 import numpy as np
 import torch
@@ -33,25 +32,26 @@ from labelkit.commands.evaluate.dense import (
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.models.inference import InferenceNetwork
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
+from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentation_head
 
 _FCN_FINAL_LR = 1e-4
-# Blocks of the head of convolutions, and width of each.
-_BLOCKS, _HIDDEN = 3, 256
+WEIGHT_DECAY = 0.05
 # Share of the area that a training crop shows.
 _AREA = (0.8, 1.0)
 
 
 def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
-    """Train segmentation heads on frozen features, and evaluate their masks by mean IoU.
+    """Train segmentation heads on frozen features, or with the network, and evaluate their masks by mean IoU.
 
     Raises:
-        ConfigError: no such split, or the images scored were trained on.
+        ConfigError: no such split, the images scored were trained on, or a network that cannot be tuned.
         DatasetError: no masks, or masks that cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
@@ -63,8 +63,8 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        head = train_head(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
-        counts, drawn = _score(given, head, rows.eval_rows, 0 if scores else PICTURES)
+        network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
+        counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores())
         pictures += drawn
     summary = mask_scores(scores, names)
@@ -75,13 +75,14 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
     made = write_requested(config, values, pictures, names)
+    what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     tables = [
         Table(
-            f"segmentation in %: heads trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds",
+            f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds",
             ["network", "head", "scored on", "images", "lr", "mean IoU", "pixels right"],
             [row],
         )
@@ -91,16 +92,16 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
     """Return the rate at the end of a cosine; a linear head is trained without decay."""
-    return min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
+    return 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
 
 
 def _score(
-    given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
+    frozen: FrozenNetwork, given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
 ) -> tuple[SegmentationCounts, list[MaskPicture]]:
     counts = SegmentationCounts(len(given.dataset.mask_classes))
     pictures: list[MaskPicture] = []
     with current_progress().task("score", total=len(rows)) as task:
-        for batch in whole_batches(given.frozen, given.dataset, rows):
+        for batch in whole_batches(frozen, given.dataset, rows):
             predictions = predict_masks(head, batch)
             for row, pixels, truth, prediction in zip(batch.rows, batch.pixels, batch.masks, predictions, strict=True):
                 counts.add(prediction, truth)
@@ -116,17 +117,17 @@ def _choose_lr(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
     """Return the learning rate of highest mean IoU on a fifth of the training images, held out, and all tried."""
-    if len(config.lr) == 1:
-        return config.lr[0], []
+    if len(config.rates) == 1:
+        return config.rates[0], []
     order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
     cut = max(1, len(order) // 5)
     judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
         raise ConfigError("--lr", "several leave no image to train on, since one is held out", "Pass a single one.")
     tried = []
-    for lr in config.lr:
-        head = train_head(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
-        counts, _ = _score(given, head, judged)
+    for lr in config.rates:
+        network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
+        counts, _ = _score(network, given, head, judged)
         tried.append({"lr": lr, "mean_iou": counts.scores().mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
 
@@ -142,8 +143,8 @@ def _protocol(
         "eval_images": len(rows.eval_rows),
         "samples": config.samples,
         "batch_size": config.batch_size,
-        "tune": False,
-        "optimizer": "adam",
+        "tune": config.tune,
+        "optimizer": "adamw" if config.tune else "adam",
         "lr": lr,
         "final_lr": _final_lr(config, lr),
         "train_size": config.train_size or given.frozen.size,
@@ -155,33 +156,7 @@ def _protocol(
     }
 
 
-def build_segmentation_head(kind: Literal["linear", "fcn"], width: int, num_classes: int, seed: int) -> nn.Module:
-    """Build a segmentation head with weights that depend only on the seed.
-
-    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each of 1x1, 3x3 and
-    1x1 convolutions with ReLU, which doubles rows and columns.
-
-    Args:
-        kind: ``linear`` or ``fcn``.
-        width: of the features, f.
-        num_classes: c.
-        seed: of the weights.
-
-    Shape:
-        - features: ``(b, f, rows, cols)`` float.
-        - returns: logits ``(b, c, rows, cols)``; of ``fcn`` ``(b, c, 8 rows, 8 cols)``.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        blocks: list[nn.Module] = []
-        for number in range(_BLOCKS if kind == "fcn" else 0):
-            for given, kernel in ((_HIDDEN if number else width, 1), (_HIDDEN, 3), (_HIDDEN, 1)):
-                blocks += [nn.Conv2d(given, _HIDDEN, kernel, padding=kernel // 2), nn.ReLU()]
-            blocks.append(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False))
-        return nn.Sequential(*blocks, nn.Conv2d(_HIDDEN if blocks else width, num_classes, 1))
-
-
-def train_head(
+def train_segmenter(
     config: EvaluateSegmentationConfig,
     frozen: FrozenNetwork,
     dataset: ImageDataset,
@@ -189,8 +164,8 @@ def train_head(
     lr: float,
     *,
     seed: int,
-) -> nn.Module:
-    """Train a head on frozen features with Adam, and return it in evaluation mode.
+) -> tuple[FrozenNetwork, nn.Module]:
+    """Train a head on frozen features with Adam, or, to tune, a copy of the network and a head with AdamW.
 
     The loss is the cross-entropy over all pixels that are not ignored.
 
@@ -202,11 +177,31 @@ def train_head(
         lr: learning rate at the start.
         seed: of the head's weights, the order and the crops.
 
+    Returns:
+        what makes features of images, and what makes logits of these, both in evaluation mode: the network and the
+        head, or the tuned copy with its head, and the identity.
+
     Raises:
+        ConfigError: the network has no backbone to tune, or no maps of several depths.
         DivergenceError: the loss is no number.
         DatasetError: an image or mask cannot be used.
     """
-    with current_progress().task(f"train head (seed {seed}, lr {lr:g})", total=config.samples) as task:
+    what = "network and head" if config.tune else "head"
+    with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
+        if config.tune:
+            size = config.train_size or frozen.size
+            assert isinstance(frozen.network, InferenceNetwork)
+            tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
+            tuned.train()
+            # a bias or a norm has nothing to decay toward
+            decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
+            others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
+            groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+            normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
+            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
+            _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), tuning, lr, task.advance)
+            return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
         if config.augment:
             crops = training_crops(config, dataset, rows, frozen.size, seed)
             source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
@@ -218,24 +213,24 @@ def train_head(
         )
         # clone: features are no longer of inference mode
         batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
-        _fit(config, head, batches, lr, task.advance)
-        return head.eval()
+        _fit(config, head, torch.optim.Adam(head.parameters(), lr=lr), batches, lr, task.advance)
+        return frozen, head.eval()
 
 
 def _fit(
     config: EvaluateSegmentationConfig,
-    head: nn.Module,
+    logits_of: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
     batches: Iterable[tuple[Tensor, Tensor]],
     lr: float,
     advance: Callable[[int], None],
 ) -> None:
     final_lr, steps = _final_lr(config, lr), -(-config.samples // config.batch_size)
-    optimizer = torch.optim.Adam(head.parameters(), lr=lr)
     for step, (inputs, labels) in enumerate(batches):
         if final_lr is not None:
             for group in optimizer.param_groups:
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        loss = pixel_loss(head(inputs), labels.to(inputs.device))
+        loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
             remedy = "Use a smaller --lr, or check the features."
             raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)

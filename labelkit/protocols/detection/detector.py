@@ -52,8 +52,8 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding, keep_windows, patch_size
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.patch_maps import no_feature_map
 from labelkit.models.seeding import seeded_init
+from labelkit.protocols.segmentation.pyramid_heads import level_maps
 
 WIDTH = 256
 """Of each level."""
@@ -161,10 +161,7 @@ class DetectionBackbone(nn.Module):
         return levels
 
     def _maps(self, images: Tensor) -> list[Tensor]:
-        forward = getattr(self.backbone.net, "forward_intermediates", None)
-        if forward is None:
-            raise no_feature_map(self.backbone.info.name, "has no feature maps from several depths")
-        return list(forward(images, intermediates_only=True))[-len(_STRIDES) :]
+        return level_maps(self.backbone.net, images, self.backbone.info.name)
 
     def _stages(self, image_size: int) -> tuple[list[int], tuple[int, ...]]:
         """Return widths and strides of the maps."""

@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.commands.evaluate.dense import FrozenNetwork
+from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.commands.evaluate.patch_clusters import match_by_iou
+from labelkit.commands.evaluate.segmentation import train_segmenter
 from labelkit.commands.evaluate.tracking import frame_size
+from labelkit.data.registry import load_dataset
+from labelkit.models.inference import BackboneNetwork
 from PIL import Image
 from tests.miniature_sets import write_davis
 
@@ -65,6 +70,25 @@ def test_the_best_learning_rate_is_chosen_without_the_images_that_are_scored(lab
     tried = {entry["lr"]: entry["mean_iou"] for entry in done.json["protocol"]["sweep"]}
     assert tried[0.1] > tried[1e-6]
     assert done.json["protocol"]["lr"] == 0.1
+
+
+def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
+    network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    config = EvaluateSegmentationConfig(
+        backbone="vit_nano_p8_32", random_weights=True, tune=True, samples=8, batch_size=8
+    )
+    dataset = load_dataset(str(folder), data_root=folder)
+
+    frozen = FrozenNetwork(network, 32, 8)
+    tuned, _ = train_segmenter(config, frozen, dataset, dataset.in_split("train"), 1e-3, seed=0)
+
+    assert all(value.equal(before[name]) for name, value in network.state_dict().items())
+    # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one
+    name = "backbone.net.blocks.0.mlp.fc1.bias"
+    moved = tuned.network.state_dict()[name] - before[name]
+    assert moved.abs().max().item() == pytest.approx(1e-3, rel=0.01)
+    assert not tuned.network.training
 
 
 def test_groups_of_colors_are_classes(labelkit: Any, folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""Segmentation heads and the networks that they judge."""

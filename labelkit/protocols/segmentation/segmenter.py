@@ -1,0 +1,114 @@
+"""Heads that name the class of every pixel, and a backbone with such a head as one network.
+
+Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.models.backbones.registry import Backbone
+from labelkit.models.backbones.vit import find_patch_embedding
+from labelkit.models.inference import InferenceNetwork
+from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
+
+_BLOCKS, _HIDDEN = 3, 256
+
+
+def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
+    """Build a segmentation head with weights that depend only on the seed.
+
+    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each of 1x1, 3x3 and
+    1x1 convolutions with ReLU, which doubles rows and columns.
+
+    Args:
+        kind: ``linear`` or ``fcn``.
+        width: of the features, f.
+        num_classes: c.
+        seed: of the weights.
+
+    Shape:
+        - features: ``(b, f, rows, cols)`` float.
+        - returns: logits ``(b, c, rows, cols)``; of ``fcn`` ``(b, c, 8 rows, 8 cols)``.
+
+    Raises:
+        ValueError: no such kind.
+    """
+    if kind not in ("linear", "fcn"):
+        raise ValueError(f"no segmentation head {kind!r}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        blocks: list[nn.Module] = []
+        for number in range(_BLOCKS if kind == "fcn" else 0):
+            for given, kernel in ((_HIDDEN if number else width, 1), (_HIDDEN, 3), (_HIDDEN, 1)):
+                blocks += [nn.Conv2d(given, _HIDDEN, kernel, padding=kernel // 2), nn.ReLU()]
+            blocks.append(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False))
+        return nn.Sequential(*blocks, nn.Conv2d(_HIDDEN if blocks else width, num_classes, 1))
+
+
+HeadKind = Literal["linear", "fcn", "fpn", "upernet"]
+_OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
+
+
+class Segmenter(nn.Module):
+    """Segmentation network: a backbone and a head that return the logits of each pixel as patch features.
+
+    Args:
+        inner: a network on a backbone, which is copied; what stands on the backbone is left out.
+        kind: of the head. linear and fcn see the last map, fpn and upernet four depths.
+        num_classes: c.
+        size: side of the training images.
+        seed: of the head's weights.
+
+    Attributes:
+        input_spec: of the network that it was built on.
+
+    Raises:
+        ConfigError: no backbone in it, or images of a size that it cannot take.
+        UnsupportedBackboneError: it has no such maps.
+    """
+
+    def __init__(self, inner: InferenceNetwork, kind: HeadKind, num_classes: int, *, size: int, seed: int) -> None:
+        super().__init__()
+        backbone = getattr(inner, "backbone", None)
+        if not isinstance(backbone, Backbone):
+            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Remove --tune.")
+        self.backbone = copy.deepcopy(backbone).requires_grad_(True)
+        self.input_spec, self._kind = inner.input_spec, kind
+        device = next(self.backbone.parameters()).device
+        with torch.no_grad():
+            maps = self._maps(torch.zeros(1, self.input_spec.channels, size, size, device=device))
+        widths = [one.shape[1] for one in maps]
+        self.sizes: nn.Module | None = None
+        if kind not in _OF_LEVELS:
+            self.head = build_segmentation_head(kind, widths[0], num_classes, seed)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                if find_patch_embedding(self.backbone.net) is not None:
+                    self.sizes = LevelSizes(widths[0])
+                self.head = _OF_LEVELS[kind](widths, num_classes)
+        self.to(device)
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Compute the logits of images as patch features, (b, rows, cols, c)."""
+        return self.logits(images).permute(0, 2, 3, 1)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
+        maps = self._maps(images)
+        if self._kind in _OF_LEVELS:
+            found: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
+        else:
+            found = self.head(maps[0])
+        return found
+
+    def _maps(self, images: Tensor) -> list[Tensor]:
+        if self._kind not in _OF_LEVELS:
+            return [self.backbone.patch_features(images).permute(0, 3, 1, 2)]
+        return level_maps(self.backbone.net, images, self.backbone.info.name)
