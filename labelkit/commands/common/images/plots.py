@@ -14,18 +14,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-<<<<<<< HEAD
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.commands.common.images.contact_sheet import shortened
-=======
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
-from numpy.typing import NDArray
-
-from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.algorithms.num_classes import NumClassesEstimate
->>>>>>> cut-commands2
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
 
@@ -33,23 +24,6 @@ DPI = 120
 
 _SHAPE = (5.2, 4.4)
 """Width and height of one set of axes in inches."""
-
-<<<<<<< HEAD
-_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
-"""Side of one image of a grid, and what is left between and around, in inches."""
-
-_CAPTION, _CAPTION_LETTERS = 7, 24
-"""Size of the letters below an image of a grid, in points, and how many of them are as wide as it."""
-
-# Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
-_LARGEST_SIDE = 30_000
-=======
-# A legend of more classes is larger than the map.
-_MAX_LEGEND = 30
-
-# Wider ranges of numbers are easier to read on a logarithmic axis.
-_LINEAR_RANGE = 12
->>>>>>> cut-commands2
 
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
@@ -123,77 +97,6 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     return write_figure(path, figure)
 
 
-<<<<<<< HEAD
-=======
-@dataclass(frozen=True)
-class MapPanel:
-    """Panel of a map plot, with the points discovered so far and those known to be wrong.
-
-    Attributes:
-        title: above it.
-        labels: (n,) int64 class of the points discovered by then, -1 = not discovered.
-        wrong: (n,) bool, of these, those that are known to be wrong.
-    """
-
-    title: str
-    labels: NDArray[np.int64]
-    wrong: NDArray[np.bool_]
-
-
-def write_map_plot(
-    path: Path,
-    points: NDArray[np.float64],
-    given: NDArray[np.int64],
-    panels: Sequence[MapPanel],
-    class_names: Sequence[str],
-    *,
-    axis_names: tuple[str, str],
-) -> Path:
-    """Plot a 2-D map once per panel: unlabeled points pale, labeled and discovered points in color.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        points: (n, 2).
-        given: (n,) int64 class of the points that had a label from the start, -1 = none.
-        panels: one set of axes each.
-        class_names: by number.
-        axis_names: below and beside.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    columns = min(len(panels), 4)
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
-    x, y = points.T
-    colors = [f"C{number % 10}" for number in range(len(class_names))]
-    shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
-    for place, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(lines, columns, place)
-        rest = (given < 0) & (panel.labels < 0)
-        axes.scatter(x[rest], y[rest], s=5, color="0.82", linewidths=0)
-        for number, color in enumerate(colors):
-            marker = shapes[number // 10 % len(shapes)]
-            found, own = panel.labels == number, given == number
-            axes.scatter(x[found], y[found], s=16, color=color, marker=marker, linewidths=0)
-            axes.scatter(x[own], y[own], s=60, color=color, marker=marker, edgecolors="black", zorder=3)
-        axes.scatter(x[panel.wrong], y[panel.wrong], s=45, color="red", marker="x", linewidths=1.2, zorder=4)
-        axes.set_title(panel.title, fontsize="medium", parse_math=False)
-        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
-    handles = [
-        Line2D([], [], linestyle="", marker=shapes[number // 10 % len(shapes)], color=colors[number], label=name)
-        for number, name in enumerate(class_names[:_MAX_LEGEND])
-    ]
-    handles += [
-        Line2D([], [], linestyle="", marker="o", color="0.82", markersize=3, label="other"),
-        Line2D([], [], linestyle="", marker="o", color="white", markeredgecolor="black", label="given label"),
-    ]
-    if any(panel.wrong.any() for panel in panels):
-        handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
-    _draw_legend(figure, handles, 4 * columns)
-    return write_figure(path, figure)
-
-
 def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
     """Paint a heat map over an image, from blue to yellow; return it in color, (h, w, 3) uint8.
 
@@ -210,7 +113,6 @@ def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tup
     return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
 
 
->>>>>>> cut-commands2
 def write_figure(path: Path, figure: Figure) -> Path:
     """Write a matplotlib figure as PNG; equal figures give equal bytes.
 
@@ -234,25 +136,6 @@ def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -
         text.set_parse_math(False)
 
 
-<<<<<<< HEAD
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    gray = panel.pixels.mean(axis=2)
-    if panel.heat is None:
-        is_gray = panel.pixels.shape[2] == 1
-        axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
-    else:
-        low, high = panel.limits
-        # Pale and without black: a dark image must not look like a dark map.
-        axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
-        axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
-    axes.set_axis_off()
-    for number, line in enumerate(panel.lines[:3]):
-        text = shortened(line, len, _CAPTION_LETTERS)
-        axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
-
-
-=======
->>>>>>> cut-commands2
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="confidence = accuracy")
     for name, curve in curves.items():
