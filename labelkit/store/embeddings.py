@@ -182,7 +182,7 @@ class EmbeddingStore:
         def texts(name: str) -> tuple[str, ...]:
             return tuple(file.read_strings(name)) if name in file.datasets else ()
 
-        self._of_images = {name: column(name) for name in schema.IMAGE_COLUMNS}
+        self._of_images = {name: LazyRows(file, name) for name in schema.IMAGE_COLUMNS if name in file.datasets}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
         self.splits: NDArray[np.int16] | None = column("splits")
@@ -236,6 +236,7 @@ class EmbeddingStore:
 
         Raises:
             Mismatch: rows were imported without their images.
+            Damaged: a block of rows is not as it was written.
         """
         return self._known("sha256")
 
@@ -250,11 +251,10 @@ class EmbeddingStore:
         return self._known("image_sizes")
 
     def _known(self, name: str) -> NDArray[Any]:
-        values = self._of_images[name]
-        if values is None:
+        if name not in self._of_images:
             problem = "is unknown, since the embeddings were imported without images"
             raise Mismatch(f"{self.path}:/{name}", problem, "Import the embeddings again with --images FOLDER.")
-        return values
+        return np.asarray(self._of_images[name].rows)
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
         """Return the row indices of a split in order, or of all images for ``None``.
@@ -375,7 +375,7 @@ def _read_ids(file: CheckedFile) -> list[str]:
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = [name_text(one) for one in raw.tolist()]
+    names = [name_text(one) for one in raw]  # a list of the bytes beside that of the texts would take as much again
     for row, name in enumerate(names):
         if fault := name_fault(name):
             raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +85,51 @@ def test_a_command_says_the_same_of_one_file_and_of_shards(
     assert found[0]
 
 
-@pytest.mark.slow
+def backwards(function: Any, items: Any, **where: Any) -> Iterator[tuple[Any, Any]]:
+    """Stand in for processes: the last part is done first, and all that goes between processes is pickled."""
+    assert len(items) > 2
+    for item in reversed(items):
+        call, part = pickle.loads(pickle.dumps((function.args[0], item)))
+        yield item, pickle.loads(pickle.dumps(call(part)))
+
+
+def die_twice(marks: list[Path], function: Any, item: Any) -> Any:
+    """Apply a function, but end the process with no warning where a mark is left, which goes."""
+    for mark in marks:
+        with suppress(FileNotFoundError):
+            mark.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return function(item)
+
+
+@pytest.mark.parametrize("kind", ["stand-in", pytest.param("pool", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SPLIT)
-def test_parts_say_the_same_in_two_processes(
-    labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+def test_parts_say_the_same_in_processes_of_which_two_are_killed(
+    labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
+    marks = [tmp_path / "first", tmp_path / "second"]
+    real = apply.apply
+    dying = (
+        backwards
+        if kind == "stand-in"
+        else lambda call, *rest, **where: real(partial(die_twice, marks, call), *rest, **where)
+    )
+    monkeypatch.setattr(apply, "apply", dying)
     monkeypatch.setattr(grouping, "MOST_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
     found = []
-    for processes, path in enumerate(pair.values(), start=1):
+    for number, path in enumerate(pair.values()):
+        where = ["--processes", "2"] if number else []
+        for mark in marks if number else []:
+            mark.touch()
         monkeypatch.chdir(path.parent)
-        answer = labelkit(*SPLIT[name], "--processes", str(processes), "--overwrite", "--json")
+        answer = labelkit(*SPLIT[name], *where, "--overwrite", "--json")
         assert answer.code == 0, answer.err
         made = path.with_name("s.h5.results") / f"{name}.h5"
         found.append((plain(answer.json), made.read_bytes() if made.exists() else b""))
     assert found[0] == found[1]
+    assert kind == "stand-in" or not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "npy"])
