@@ -87,11 +87,6 @@ class ObjectAwareFilter(nn.Module):
         keys, values = self.keys_and_values()
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
-    def attention(self, patches: Tensor) -> Tensor:
-        """Return the attention (b, h, w, m) of each position to the m prototypes, averaged over heads."""
-        keys, _ = self.keys_and_values()
-        return self._weights(self.scores(patches, keys)).mean(dim=-2)
-
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Compute the keys (m, k, k, f) and values (m, f) (means over places) of prototypes of unit mean square."""
         prototypes = self.prototypes.detach()
