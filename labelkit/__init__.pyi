@@ -55,7 +55,7 @@ def predict(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Predict the class or group of new photos, or unsure, with a confidence. The model is the one that `labelkit discover answer` made for the photos in the store."""
+    """Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the one that `labelkit discover answer` made for the photos in the store."""
 
 @final
 class _Train:
@@ -1604,7 +1604,7 @@ def reproduce(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Reproduce the rows of a published table with several seeds, and show measured next to published values."""
+    """Reproduce a published table. Its rows are run with several seeds, and measured values shown next to published ones."""
 
 def embed(
     *,
@@ -1687,7 +1687,7 @@ def import_(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Make a store from embeddings that another program wrote (.npy, .npz, CSV or HDF5), and check all values."""
+    """Create a store from existing embeddings. They are .npy, .npz, CSV, HDF5 or AnnData; all values are checked."""
 
 def export(
     *,
@@ -1700,7 +1700,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the network that made the embeddings (ONNX)."""
+    """Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the network that made the embeddings as ONNX."""
 
 @final
 class _Cluster:
@@ -1943,7 +1943,7 @@ def suggest(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Suggest the images most worth labeling next, as a CSV to fill in."""
+    """Suggest images to label next, as a CSV to fill in."""
 
 def label(
     *,
@@ -1971,7 +1971,7 @@ def label(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Add labels from a CSV to the known labels, as a result that other commands read with --labels."""
+    """Add labels to a store, from a CSV or in the browser. Other commands read them with --labels."""
 
 @final
 class _Find:
@@ -2402,7 +2402,7 @@ def compare(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Train methods on the same images in the same time, and score their features in the same way: kNN, k-means, Recall@1."""
+    """Compare methods on the same split and training budget. Features are scored in the same way: kNN, k-means, Recall@1."""
 
 def retrieve(
     *,
@@ -2435,7 +2435,7 @@ def retrieve(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Find the images of a store that look most like a query: an image, a folder of images, or rows of a store."""
+    """Find the images most similar to a query. A query is an image, a folder of images, or rows of a store."""
 
 def prototypes(
     *,
@@ -2454,7 +2454,7 @@ def prototypes(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Spread one vector per class over the sphere, write the vectors, and report how well they are spread."""
+    """Compute class prototypes spread over the hypersphere. Vectors are written, and how well they are spread is reported."""
 
 def match(
     *,
@@ -2470,7 +2470,7 @@ def match(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Find pairs of images that show the same object, by affine SIFT keypoints and a homography that aligns them."""
+    """Match images that show the same object, by keypoints. Affine SIFT finds them; a homography aligns the images."""
 
 def report(
     *,
@@ -2492,7 +2492,7 @@ def report(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write one HTML file about a store: groups, a map, neighbors, findings of `find`, scores, curves."""
+    """Write an HTML page about a store. It shows groups, a map, neighbors, findings of `find`, scores, curves."""
 
 @final
 class _Show:
@@ -2561,7 +2561,7 @@ def status(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Report how far a store or a training run has progressed, and which of its parts are intact; changes nothing."""
+    """Show the progress of a store or a run. It says which parts are intact, and changes nothing."""
 
 def verify(
     *,
@@ -2570,7 +2570,7 @@ def verify(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Check every block of a store, result, patches, matches or run against its digest; exit 3 if any differs."""
+    """Verify the integrity of a store, result or checkpoint. Every block is compared with its digest; exit 3 if any differs."""
 
 def pack(
     *,
@@ -2581,4 +2581,4 @@ def pack(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write one file with a store and all its results, to send to others; every command reads it like a store."""
+    """Pack a store and its results into one file. Every command reads it like a store."""

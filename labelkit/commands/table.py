@@ -151,8 +151,8 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.pipelines.start.run:start",
     ),
     "predict": Command(
-        "Predict the class or group of new photos, or unsure, with a confidence. The model is the one that `labelkit "
-        "discover answer` made for the photos in the store.\n\n"
+        "Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the "
+        "one that `labelkit discover answer` made for the photos in the store.\n\n"
         "A photo that is already in the store gets the prediction, or the label, that it has in the store.",
         "labelkit predict new.jpg --from photos-labeled",
         "labelkit.pipelines.predict.options:PredictConfig",
@@ -162,7 +162,8 @@ COMMANDS: dict[str, Command | Group] = {
         "Train a representation with one of the methods.", "labelkit train flipclass --dataset digits", _train_commands
     ),
     "reproduce": Command(
-        "Reproduce the rows of a published table with several seeds, and show measured next to published values.\n\n"
+        "Reproduce a published table. Its rows are run with several seeds, and measured values shown next to published "
+        "ones.\n\n"
         "Finished parts are not run again, and interrupted training continues. Rows whose data are missing are "
         "listed.",
         'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
@@ -176,14 +177,14 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.commands.embed.embed:embed_images",
     ),
     "import": Command(
-        "Make a store from embeddings that another program wrote (.npy, .npz, CSV or HDF5), and check all values.",
+        "Create a store from existing embeddings. They are .npy, .npz, CSV, HDF5 or AnnData; all values are checked.",
         "labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5",
         "labelkit.commands.exchange.options:ImportConfig",
         "labelkit.commands.exchange.importing:import_store",
     ),
     "export": Command(
-        "Write the embeddings, labels or a result of a store for other programs (.npy, .npz or CSV), or the "
-        "network that made the embeddings (ONNX).",
+        "Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the "
+        "network that made the embeddings as ONNX.",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",
@@ -257,13 +258,13 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "suggest": Command(
-        "Suggest the images most worth labeling next, as a CSV to fill in.",
+        "Suggest images to label next, as a CSV to fill in.",
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labelkit.commands.suggest.options:SuggestConfig",
         "labelkit.commands.suggest.suggest:suggest_images",
     ),
     "label": Command(
-        "Add labels from a CSV to the known labels, as a result that other commands read with --labels.",
+        "Add labels to a store, from a CSV or in the browser. Other commands read them with --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
         "labelkit.pipelines.start.label:label",
@@ -385,15 +386,14 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "compare": Command(
-        "Train methods on the same images in the same time, and score their features in the same way: kNN, k-means, "
+        "Compare methods on the same split and training budget. Features are scored in the same way: kNN, k-means, "
         "Recall@1.",
         "labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared",
         "labelkit.pipelines.compare.options:CompareConfig",
         "labelkit.pipelines.compare.compare:compare_methods",
     ),
     "retrieve": Command(
-        "Find the images of a store that look most like a query: an image, a folder of images, or rows of a "
-        "store.\n\n"
+        "Find the images most similar to a query. A query is an image, a folder of images, or rows of a store.\n\n"
         "With --patch or --pixel, find the patches of a store (made with embed --dense) that look most like one "
         "patch of an image.",
         "labelkit retrieve --query img.png --index digits.h5 -k 10",
@@ -401,19 +401,20 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.commands.retrieve.retrieve:retrieve_images",
     ),
     "prototypes": Command(
-        "Spread one vector per class over the sphere, write the vectors, and report how well they are spread.",
+        "Compute class prototypes spread over the hypersphere. Vectors are written, and how well they are spread is "
+        "reported.",
         "labelkit prototypes --num-classes 100 --embed-dim 50",
         "labelkit.options.prototypes:PrototypesConfig",
         "labelkit.commands.prototypes.prototypes:make_prototypes",
     ),
     "match": Command(
-        "Find pairs of images that show the same object, by affine SIFT keypoints and a homography that aligns them.",
+        "Match images that show the same object, by keypoints. Affine SIFT finds them; a homography aligns the images.",
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "labelkit.commands.match.options:MatchConfig",
         "labelkit.commands.match.pairs:match_images_of_store",
     ),
     "report": Command(
-        "Write one HTML file about a store: groups, a map, neighbors, findings of `find`, scores, curves.\n\n"
+        "Write an HTML page about a store. It shows groups, a map, neighbors, findings of `find`, scores, curves.\n\n"
         "The file opens from disk in any browser and loads nothing from elsewhere; it contains the images as "
         "thumbnails.",
         "labelkit report --index photos.h5 --out report.html",
@@ -453,19 +454,20 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.commands.datasets.datasets:survey_datasets",
     ),
     "status": Command(
-        "Report how far a store or a training run has progressed, and which of its parts are intact; changes nothing.",
+        "Show the progress of a store or a run. It says which parts are intact, and changes nothing.",
         "labelkit status --index cub.h5",
         "labelkit.commands.store_files.options:StatusConfig",
         "labelkit.commands.store_files.status:report_status",
     ),
     "verify": Command(
-        "Check every block of a store, result, patches, matches or run against its digest; exit 3 if any differs.",
+        "Verify the integrity of a store, result or checkpoint. Every block is compared with its digest; exit 3 if any "
+        "differs.",
         "labelkit verify --index cub.h5 --images data/cub",
         "labelkit.commands.store_files.options:VerifyConfig",
         "labelkit.commands.store_files.verify:verify_path",
     ),
     "pack": Command(
-        "Write one file with a store and all its results, to send to others; every command reads it like a store.",
+        "Pack a store and its results into one file. Every command reads it like a store.",
         "labelkit pack --index cub.h5 --out all.h5",
         "labelkit.commands.store_files.options:PackConfig",
         "labelkit.commands.store_files.packing:pack_results",
