@@ -214,7 +214,8 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     """Find the known class name that a name is likely a typo of; return ``None`` if there is none.
 
     The same letters and digits in another case or with other signs between; or, from four letters on, one that differs
-    by a slip (a similarity of 0.85 or more by difflib). Names whose digits differ are never slips of each other.
+    by a slip (two letters in each other's place, or a similarity of 0.85 or more by difflib). Names whose digits differ
+    are never slips of each other.
     """
 
     def plain(text: str) -> str:
@@ -230,7 +231,9 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
             return other
     if sum(letter.isalpha() for letter in mine) < 4:
         return None
-    close = difflib.get_close_matches(mine, list(others.values()), n=1, cutoff=0.85)
+    swapped = {mine[:at] + mine[at + 1] + mine[at] + mine[at + 2 :] for at in range(len(mine) - 1)}
+    close = [text for text in others.values() if text in swapped]
+    close = close or difflib.get_close_matches(mine, list(others.values()), n=1, cutoff=0.85)
     return next((other for other, text in others.items() if close and text == close[0]), None)
 
 

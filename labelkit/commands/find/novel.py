@@ -182,7 +182,7 @@ def _pictures(
 ) -> list[tuple[int, tuple[str, ...]]]:
     """The image, and the labeled one that is most like it."""
     first, second = (escaped_path(store.sample_ids[place]) for place in (row, near))
-    return [(row, (first, "a new class,")), (near, (second, f"or {found.labels[near]}, as here?"))]
+    return [(row, (first, "a new class,")), (near, (second, f"or {found.labels[near]}?"))]
 
 
 def _summary(

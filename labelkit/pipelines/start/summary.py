@@ -206,15 +206,16 @@ def _found_table(
                 f"in {groups} without a label (novel.csv)",
             ]
         )
-    lines.append(["to look at", *_to_look_at(told)])
+    lines.append(["to look at", *_to_look_at(told, len(rows))])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
 
-def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
-    """Count copies, pairs of one scene, and outliers."""
+def _to_look_at(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
+    """Count copies, pairs of one scene, and outliers; photos that are all alike show no scenes."""
     scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
     scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
+    scenes = scenes if scenes <= photos else 0
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
         (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
@@ -242,7 +243,7 @@ def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
         f"the same one, but another kind (known, new, unsure). {since['now_answered']} that were unsure are answered, "
         f"{since['now_unsure']} that were answered are unsure."
     )
-    if since["labeled"]:
+    if since["guessed_right"]:
         photos = "photo" if since["labeled"] == 1 else "photos"
         right = since["guessed_right"]
         said += f" You labeled {since['labeled']} {photos} of known classes: {right} had been guessed right."

@@ -86,10 +86,16 @@ def test_an_expectation_that_fell_is_explained() -> None:
 def test_pairs_of_one_scene_are_counted_whatever_the_version_that_found_them_calls_them(name: str) -> None:
     told = {"duplicates": {"spare_images": 1, "pairs": {"same_file": 1, name: 2}}, "odd": {"odd_images": 0}}
 
-    assert _to_look_at(told) == (
+    assert _to_look_at(told, 40) == (
         3,
         "1 copy (duplicates.csv), 2 pairs of photos of the same scene (duplicates.csv)",
     )
+
+
+def test_more_pairs_of_one_scene_than_photos_are_not_worth_a_look() -> None:
+    told = {"duplicates": {"spare_images": 1, "pairs": {"same_scene": 90}}, "odd": {"odd_images": 0}}
+
+    assert _to_look_at(told, 40) == (1, "1 copy (duplicates.csv)")
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:

@@ -112,12 +112,13 @@ def test_unknown_paths_are_errors_with_a_guess(store: EmbeddingStore, tmp_path: 
         ("class 0", "class-0"),
         ("class-3", None),
         ("sparow", "sparrow"),
+        ("T-shrit", "T-shirt"),  # two letters in each other's place
         ("cat", None),
         ("gull", None),
     ],
 )
 def test_slips_of_a_class_name_are_noticed(name: str, meant: str | None) -> None:
-    assert similar_names(name, ["class-0", "class-1", "sparrow", "bat", "owl"]) == meant
+    assert similar_names(name, ["class-0", "class-1", "sparrow", "bat", "owl", "T-shirt"]) == meant
 
 
 def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, tmp_path: Path) -> None:
