@@ -30,7 +30,7 @@ from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import column_sums
 
-MOST_SERVED = 2_000
+MOST_SERVED = 5_000
 """Rows that the sum of facility location is over."""
 MOST_CLUSTERS = 500
 """Most clusters of ``typical``, as published."""

@@ -71,7 +71,8 @@ def load_dataset(
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
-        dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing was excluded"))
+        note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies to folders and tar archives"
+        dataset = replace(dataset, notes=(*dataset.notes, note))
     return dataset
 
 

@@ -40,7 +40,6 @@ KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 """Words that any file may require; stores may be sharded, too."""
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
-DTYPES = ("float32", "float16")
 VIEWS = "view_embeddings"
 """Column of a store for embeddings of views; the root attribute ``views`` says how they were drawn."""
 

@@ -283,7 +283,7 @@ def test_patterns_leave_out_images_and_folders(tmp_path: Path) -> None:
     assert folder.sample_ids == ("cat/1.png", "dog/2.png")
     assert (folder.class_names, folder.notes) == (("cat", "dog"), ("ignored: 3 excluded",))
     assert listed.sample_ids == ("set/cat/1.png",)
-    assert listed.notes == ("--exclude cat: nothing was excluded",)
+    assert listed.notes == ("--exclude cat: nothing was excluded; it applies to folders and tar archives",)
 
 
 def test_links_to_folders_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:

@@ -201,12 +201,6 @@ def describe_published(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def has_published_weights(name: str) -> bool:
-    """Return whether published weights of a network are known, in a package or online."""
-    cfg = timm_config(name)
-    return package_of(name) is not None or bool(cfg.get("hf_hub_id") or cfg.get("url"))
-
-
 def best_available(*, several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 

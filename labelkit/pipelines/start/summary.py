@@ -212,16 +212,18 @@ def _found_table(
 
 
 def _to_look_at(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
-    """Count copies, pairs of one scene, and outliers; photos that are all alike show no scenes."""
+    """Count copies, pairs of one scene, and outliers; more pairs than photos are named and not counted."""
     scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
     scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
-    scenes = scenes if scenes <= photos else 0
+    alike, scenes = (0, scenes) if scenes <= photos else (scenes, 0)
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
         (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
         (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
     parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
+    if alike:
+        parts.append(f"not counted: {alike} pairs {scene}, which is likely wrong where all photos look alike")
     return sum(count for count, *_ in found), ", ".join(parts)
 
 

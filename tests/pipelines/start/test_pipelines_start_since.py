@@ -92,10 +92,13 @@ def test_pairs_of_one_scene_are_counted_whatever_the_version_that_found_them_cal
     )
 
 
-def test_more_pairs_of_one_scene_than_photos_are_not_worth_a_look() -> None:
+def test_more_pairs_of_one_scene_than_photos_are_said_and_not_counted() -> None:
     told = {"duplicates": {"spare_images": 1, "pairs": {"same_scene": 90}}, "odd": {"odd_images": 0}}
 
-    assert _to_look_at(told, 40) == (1, "1 copy (duplicates.csv)")
+    count, said = _to_look_at(told, 40)
+
+    assert count == 1
+    assert said.startswith("1 copy (duplicates.csv), not counted: 90 pairs of photos of the same scene, ")
 
 
 def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
