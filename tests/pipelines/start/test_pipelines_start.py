@@ -1206,7 +1206,9 @@ def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     assert "was made by" not in told
 
 
-@pytest.mark.parametrize("why", ["another folder", "another version", "another result", "another program"])
+@pytest.mark.parametrize(
+    "why", ["another folder", "another version", "another result", "another program", "an unread session"]
+)
 def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_get_the_labels(
     photos: Path,
     tmp_path: Path,
@@ -1224,6 +1226,16 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
     if why == "another version":
         record["call"]["unheard_of"] = 1
     (store.parent / "start.json").write_text("[]" if why == "another program" else json.dumps(record))
+    if why == "an unread session":  # its labels are continued, or they would be left behind
+        monkeypatch.setattr(
+            "labelkit.studio.label.server.serve",
+            lambda server, *_, **__: server.session.act_on(
+                "act", lambda _: [Step("label", rows=(2,), name="blue")], by="", client=""
+            ),
+        )
+        assert main(["label", "--index", str(store), "--serve", "--result", "labels-9"]) == 0
+        capsys.readouterr()
+        monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
     tables = (store.parent / "labels.csv").read_bytes()
 
     words = ["--result", "mine"] if why == "another result" else []
