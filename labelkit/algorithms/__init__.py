@@ -1,6 +1,6 @@
-"""Arrays in, arrays out: clustering, classes, balanced assignment, prototypes, neighbors, calibration, attention.
+"""Algorithms on arrays: clustering, classes, balanced assignment, prototypes, neighbors, calibration, attention.
 
-Names are imported on first use: some need torch, and one module should not cost all others.
+Names are imported on first use: some need torch, and using one module should not load all the others.
 """
 
 from typing import TYPE_CHECKING

@@ -1,22 +1,22 @@
-"""Which rows to label next: those that stand for many others, those that two classes claim, or both.
+"""Choose the rows to label next: those that represent many others, those that two classes claim, or both.
 
-Strategies, all over Euclidean distances; labeled rows are among the chosen from the start:
+Strategies, all based on Euclidean distances; labeled rows count as chosen from the start:
     coverage      the row that most lowers the sum of squared distances from all rows to the nearest chosen one: greedy
                   facility location (k-medoids)
     both          the same sum, each row weighted by its uncertainty
-    typical       k-means with one cluster per label there is or shall be; of the largest clusters without a label, the
-                  row with the smallest mean distance to its neighbors there
+    typical       k-means with one cluster per existing or future label; in the largest clusters without a label, the
+                  row with the smallest mean distance to its neighbors in the cluster
     k-center      the row farthest from all chosen ones
     uncertainty   the row whose distances to two classes are the most alike
 
 Sources: G. Cornuejols, M. Fisher and G. Nemhauser, "Location of bank accounts to optimize float" (facility location and
-its greedy); M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (bounds that spare most
-of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set Approach"
-(k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High and Low
-Budgets" (TypiClust). Departures: a choice rules out its near duplicates; of more than ``MOST_SERVED`` rows, the sum of
-facility location is over a draw of rows, so that time and memory grow with the rows and not with their square.
+its greedy algorithm); M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (bounds that
+save most of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set
+Approach" (k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High
+and Low Budgets" (TypiClust). Departures: a choice rules out its near duplicates; with more than ``MOST_SERVED`` rows,
+facility location sums over a sample of rows, so that time and memory grow linearly with the rows, not quadratically.
 
-Scores that rounding cannot tell apart are equal: the first of equal rows is chosen.
+Scores that differ by no more than rounding errors count as equal: the first of equal rows is chosen.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import column_sums
 
 MOST_SERVED = 5_000
-"""Rows that the sum of facility location is over."""
+"""Maximum number of rows that the sum of facility location is computed over."""
 MOST_CLUSTERS = 500
-"""Most clusters of ``typical``, as published."""
+"""Maximum number of clusters of ``typical``, as published."""
 _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 22  # 32 MB in float64
-# distances to examples that are looked at together: they stay in the cache
+# Distances to examples that are computed at a time, few enough to stay in the processor cache.
 _CLAIM_NUMBERS = 1 << 17
-# A product of fewer rows with thousands of examples takes a multiple of the time.
+# Minimum number of rows: a product of fewer rows with thousands of examples takes several times as long.
 _LEAST_ROWS = 256
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
-# Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
+# Bounds that are recomputed at a time: enough that passes over all rows are rare, few enough to be quick.
 _LOOKED_AT = 64
-# Of the largest that a score could be: closer ones are equal.
+# Scores that differ by at most this share of the largest possible score are equal.
 _TIE = 1e-13
 
 Rows = NDArray[np.float32]
@@ -51,7 +51,7 @@ Ids = NDArray[np.int64]
 
 
 class Candidates:
-    """Samples that may still be chosen for labeling, without near-duplicates of those chosen before.
+    """Samples that may still be chosen for labeling, without near-duplicates of the samples already chosen.
 
     Args:
         rows: (n, d).
@@ -59,20 +59,20 @@ class Candidates:
             squared distance between two rows; relative, since features of some networks lie in a narrow cone.
 
     Attributes:
-        rows: as given.
+        rows: the rows passed in.
         open: (n,) bool, the rows that may still be chosen.
     """
 
     def __init__(self, rows: Rows, duplicate_share: float) -> None:
         self.rows = rows
-        # around the mean, so that float32 keeps its digits for rows that are much alike
+        # relative to the mean, so that float32 is precise enough for rows that are very similar
         self._mean: NDArray[np.float64] = column_sums(rows) / len(rows)
         self._near: Rows = np.empty(rows.shape, dtype=np.float32)
         for block in _blocks(rows, rows.shape[1]):
             self._near[block] = rows[block] - self._mean
         self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
-        # distances of equal rows differ from 0 in the seventh digit of what they are computed from
+        # squared distances of equal rows deviate from 0 by about 1e-7 of the squared lengths they are computed from
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.open = np.ones(len(self._near), dtype=bool)
 
@@ -85,7 +85,7 @@ class Candidates:
         self.open[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
-        # tiles stay in the cache: of thousands of rows chosen, each few would take a pass through all others
+        # tiles stay in the processor cache: with thousands of chosen rows, every few would need a pass over all others
         width = max(1, min(len(chosen), _TILE_WIDTH))
         height = max(1, _TILE_NUMBERS // width)
         for first in range(0, len(self._near), height):
@@ -97,7 +97,7 @@ class Candidates:
 
 
 def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
-    """Place of the highest score, the first of equals; 0 if there is none."""
+    """Return the index of the highest score, the first of equals; 0 if no score is finite."""
     return int(np.flatnonzero(scores >= scores.max() - tie)[0]) if np.isfinite(scores).any() else 0
 
 
@@ -127,7 +127,7 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
         classes: (m,) integers >= 0, at least two different ones.
 
     Raises:
-        ValueError: shapes that do not fit, or fewer than two classes.
+        ValueError: shapes do not match, or there are fewer than two classes.
     """
     points, places = np.asarray(rows, dtype=np.float32), np.asarray(examples, dtype=np.float32)
     known, column = np.unique(np.asarray(classes, dtype=np.int64), return_inverse=True)
@@ -144,7 +144,7 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
             mine = np.flatnonzero(two[:, side] == place)
             apart[mine, side] = find_nearest(points[mine], examples)[1]
     near, far = apart.T
-    # both zero, as for a row equal to examples of two classes, is a tie
+    # if both are zero, as for a row equal to examples of two classes, it is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
     return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
@@ -152,12 +152,12 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
 def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
     """Return the two nearest classes, (n, 2), the smaller of equals first.
 
-    Distances are compared in float32, around the mean of the examples; in float64 where that cannot tell them apart.
+    Distances are compared in float32, relative to the mean of the examples; in float64 where float32 cannot decide.
 
     Args:
         points: (n, d).
-        held: (m, d) examples, class by class.
-        starts: (k,) where each class begins.
+        held: (m, d) examples, sorted by class.
+        starts: (k,) index at which each class begins.
     """
     found = np.empty((len(points), 2), dtype=np.int64)
     mean = held.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -183,7 +183,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
 
 
 def _smallest(values: Rows) -> tuple[Ids, Rows]:
-    """Places of the two smallest of each row, (n, 2), and the three smallest, (n, 3), infinity where there are two.
+    """Return the columns of each row's two smallest values, (n, 2), and its three smallest, (n, 3), padded by infinity.
 
     ``values`` is overwritten.
     """
@@ -214,19 +214,19 @@ def choose_covering(
 ) -> tuple[Ids, NDArray[np.float64]]:
     r"""Choose samples greedily to minimize the weighted squared distances of all samples to the nearest chosen one.
 
-    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Before there is any chosen or labeled row, every
-    distance counts as the largest possible, so that the first choice is the weighted medoid.
+    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Without any chosen or labeled row, every distance
+    counts as the largest possible, so that the first choice is the weighted medoid.
 
     Args:
         rows: (n, d).
-        count: rows to choose; fewer are chosen if candidates run out.
+        count: number of rows to choose; fewer are chosen if candidates run out.
         labeled: rows that are in C from the start.
-        candidates: what may be chosen; changed.
-        generator: draws the j of more than ``MOST_SERVED`` rows.
+        candidates: rows that may be chosen; modified.
+        generator: draws the j if there are more than ``MOST_SERVED`` rows.
         weights: (n,) w >= 0; by default all 1.
 
     Returns:
-        (c,) rows in the order chosen; (c,) by how much each lowered the mean over the rows that were summed.
+        (c,) rows in the order chosen; (c,) how much each lowered the mean over the rows j.
     """
     served = np.arange(len(rows))
     if len(rows) > MOST_SERVED:
@@ -254,16 +254,16 @@ def choose_covering(
 
 
 class _Gain:
-    """By how much a row would lower the weighted sum of squared distances to the nearest chosen one.
+    """Amount by which a row would lower the weighted sum of squared distances to the nearest chosen row.
 
     Args:
-        points: (m, d) rows that the sum is over.
+        points: (m, d) rows j of the sum.
         amounts: (m,) weights.
         nearest: (m,) squared distances to the nearest chosen row so far.
     """
 
     def __init__(self, points: Rows, amounts: NDArray[np.float64], nearest: NDArray[np.float64]) -> None:
-        # kept: to convert them for a few rows at a time takes longer than to compare them with those
+        # stored: converting them for each few rows would take longer than comparing them with those rows
         self._points = points.astype(np.float64)
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
@@ -274,7 +274,7 @@ class _Gain:
         return gains
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute an upper bound on each gain (n,), since no distance exceeds that to the nearest chosen row."""
+        """Compute an upper bound on each gain (n,), valid while no distance exceeds that to the nearest chosen row."""
         sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
@@ -296,9 +296,9 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
 
     Args:
         rows: (m, d).
-        gain: of any of them.
-        bounds: (m,) what their gains are not above; gains only fall, so that those of earlier choices hold. Lowered.
-        tie: by how much equal gains may differ.
+        gain: computes the gain of any row.
+        bounds: (m,) upper bounds on the gains; those from earlier choices remain valid, since gains only fall. Lowered.
+        tie: the maximum difference between equal gains.
     """
     fresh = np.zeros(len(rows), dtype=bool)
     while True:
@@ -317,19 +317,19 @@ def choose_typical(
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
     """Choose the most typical sample of each cluster that has no label, largest cluster first (TypiClust).
 
-    There are as many clusters as labels there are and shall be, at most ``MOST_CLUSTERS``; a row's typicality is one
-    over the mean distance to its 20 nearest of the cluster. When every cluster has a label, those with the fewest come
-    next.
+    There are as many clusters as existing and future labels, at most ``MOST_CLUSTERS``. The typicality of a row is one
+    over the mean distance to its 20 nearest rows of the cluster. When every cluster has a label, those with the fewest
+    labels come next.
 
     Args:
         rows: (n, d).
-        count: rows to choose; fewer are chosen if candidates run out.
+        count: number of rows to choose; fewer are chosen if candidates run out.
         labeled: rows with a label.
-        candidates: what may be chosen; changed.
-        generator: of k-means.
+        candidates: rows that may be chosen; modified.
+        generator: for k-means.
 
     Returns:
-        (c,) rows in the order chosen; (c,) their typicality; (c,) size of their cluster.
+        (c,) rows in the order chosen; (c,) their typicality; (c,) sizes of their clusters.
     """
     num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
     found = kmeans(rows, num_clusters, generator=generator, num_inits=1, max_iter=50)
@@ -359,7 +359,7 @@ def choose_typical(
 
 
 def _typicality(members: Rows) -> NDArray[np.float64]:
-    """One over the mean distance to the nearest members; 0 for a single one."""
+    """Return one over the mean distance to the nearest members; 0 for a single member."""
     neighbors = min(_NEIGHBORS, len(members) - 1)
     if neighbors < 1:
         return np.zeros(1)
@@ -374,8 +374,8 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     Without any label, the first choice is the row nearest to the mean.
 
     Returns:
-        (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before, NaN for the first
-        of all.
+        (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before it, NaN for the
+        first row if there are no labels.
     """
     tie = _TIE * 4 * float(np.einsum("ij,ij->i", rows, rows).max())
     chosen: list[int] = []
@@ -404,8 +404,8 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
     Args:
         scores: (n,) of all rows, at most 1.
-        count: rows to choose; fewer are chosen if candidates run out.
-        candidates: what may be chosen; changed.
+        count: number of rows to choose; fewer are chosen if candidates run out.
+        candidates: rows that may be chosen; modified.
     """
     values = np.array(scores, dtype=np.float64)
     chosen: list[int] = []
@@ -418,10 +418,10 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
 
 def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find the nearest of m reference points (m, d) for each row, first on ties, and its squared distance.
+    """Find the nearest of m reference points (m, d) to each row, the first of equals, and its squared distance.
 
     Returns:
-        (n,) int64, -1 if there is no place; (n,) float64, infinity if there is none.
+        (n,) int64, -1 if there are no reference points; (n,) float64, infinity if there are none.
     """
     if not len(places):
         return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)

@@ -1,10 +1,10 @@
-"""Which points of two images show the same thing, and which homography takes one to the other (affine SIFT).
+"""Match points of two images, and find the homography that maps one image to the other (affine SIFT).
 
-Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as OpenCV has it; R. Arandjelovic and A. Zisserman, "RootSIFT" (2012).
-The same physical point is found again in several simulated tilts, so both tests of a match must know about places:
-    - ratio test: the runner-up is not looked for within a few pixels of the best one
-    - mutual test: the way back may end within a few pixels of the start
-Without this, good matches are rejected because of their own copies. The one import of OpenCV, which is an extra.
+Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as implemented in OpenCV; R. Arandjelovic and A. Zisserman, "RootSIFT"
+(2012). The same physical point is found in several simulated tilts, so both tests of a match consider positions:
+    - ratio test: the runner-up must lie more than a few pixels from the best match
+    - mutual test: the reverse match may end within a few pixels of the start
+Otherwise, copies of a point cause good matches to be rejected. Only this module imports OpenCV, which is optional.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from scipy.spatial.distance import cdist
 from labelkit.algorithms.homographies import normalized_homography, normalized_points
 from labelkit.errors import ConfigError
 
-# What an image is resized to, in pixels; the largest simulated tilt, as a power of the square root of 2 (5 is OpenCV's
-# default; each costs time); keypoints that are kept, the strongest.
+# The shorter side in pixels that images are resized to; the largest simulated tilt, as a power of the square root of 2
+# (the default of OpenCV is 5; each takes time); maximum number of keypoints, strongest first.
 _SHORTER_SIDE, _MAX_TILT, _MAX_KEYPOINTS = 256, 3, 2000
-# A match is closer than this share of the distance of the second best; matches that one homography must explain, and
-# their share.
+# A match must be closer than this share of the second best distance; the minimum number and share of matches that
+# one homography must explain.
 _RATIO, _MIN_INLIERS, _MIN_INLIER_RATIO = 0.75, 15, 0.5
 _NEAR_PX = 6.0
 _CELL_PX = 4.0
@@ -95,8 +95,8 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
 
     Returns:
         The (3, 3) homography from the first to the second image, and the inliers (k, 2, 2), closest descriptors first:
-        x and y in the first and in the second image; float64, in normalized coordinates. ``None``: too few matches or
-        inliers, or a homography that no view of a plane has.
+        x and y in the first and in the second image; float64, in normalized coordinates. ``None`` if there are too few
+        matches or inliers, or if no view of a plane has this homography.
     """
     import cv2
 
@@ -136,7 +136,7 @@ def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
     returns = np.linalg.norm(first.points[back[best]] - first.points, axis=1) <= _NEAR_PX
     rows = np.flatnonzero(returns)
     others, best = similarity[rows], best[rows]
-    # squared distance of unit vectors
+    # squared distance between unit vectors
     closest = 2 - 2 * others[np.arange(len(rows)), best]
     others[cdist(second.points[best], second.points) <= _NEAR_PX] = -np.inf
     kept = np.flatnonzero(closest < _RATIO**2 * (2 - 2 * others.max(axis=1)))
@@ -148,7 +148,7 @@ def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
 
 
 def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unit rows whose inner product is the Hellinger kernel of the descriptors."""
+    """Return unit rows whose inner product is the Hellinger kernel of the descriptors."""
     values = descriptors.astype(np.float32)
     return np.asarray(np.sqrt(values / np.maximum(values.sum(axis=1, keepdims=True), 1.0)))
 
@@ -163,20 +163,20 @@ def is_plausible(
 
     Args:
         homography: (3, 3) in normalized coordinates.
-        points: (k, 2) in the first image, what was matched.
+        points: (k, 2) matched points in the first image.
         aspect: width over height of both images.
     """
     if not np.isfinite(homography).all():
         return False
     (left, top), (right, bottom), (x, y) = points.min(axis=0), points.max(axis=0), points.mean(axis=0)
-    # the sign of a homography is free
+    # the sign of a homography is arbitrary
     matrix = homography * np.sign(homography[2] @ (x, y, 1))
     corners = np.array([[left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]])
     if (corners @ matrix[2]).min() <= 1e-6:
         return False
     middle = matrix @ (x, y, 1)
     jacobian = (matrix[:2, :2] - np.outer(middle[:2] / middle[2], matrix[2, :2])) / middle[2]
-    # in units of the heights, so that a circle of one image is compared with a circle of the other
+    # in units of the image heights, so that a circle in one image is compared with a circle in the other
     jacobian = np.diag([aspect[1], 1.0]) @ jacobian @ np.diag([1 / aspect[0], 1.0])
     determinant = float(np.linalg.det(jacobian))
     large, small = np.linalg.svd(jacobian, compute_uv=False)

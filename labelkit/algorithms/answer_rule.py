@@ -1,10 +1,10 @@
-"""The rule of ``discover answer`` for images that are not in the store; it is kept with the answers.
+"""The rule of ``discover answer`` for images that are not in the store; it is stored with the answers.
 
-    1. start with the classifier, and how near the image is to the mean of each group; both are a softmax of a linear
-       function of the features
-    2. take the part alpha of the shares from the nearest stored rows, weighted as edges of their graph are
-    3. the temperatures of the stored answers make a confidence of the shares
-No stored row changes. scikit-learn and torch are not needed.
+    1. start from the classifier and from the distance of the image to the mean of each group; both are a softmax of a
+       linear function of the features
+    2. take the part alpha of the shares from the nearest stored rows, weighted like the edges of their graph
+    3. compute a confidence from the shares with the temperatures of the stored answers
+Stored rows do not change. scikit-learn and torch are not needed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks, square_roots
 Doubles = NDArray[np.float64]
 
 NEIGHBORS: Final = 5
-"""Stored rows that an image takes shares from: on groceries at least as good as the 10 of the graph, whose edges also
-run the other way."""
+"""Number of stored rows that an image takes shares from: on groceries, at least as good as the 10 of the graph, whose
+edges also run in the other direction."""
 _GROUP: Final = 64
 _POWER: Final = 3
 _LEAST: Final = 1e-12
 _PREFIX: Final = "rule_"
-#: In this order; rules of older versions lack the last ones.
+#: Names in stored order; rules of older versions lack the last ones.
 _SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight", "own_group")
 
 
@@ -57,17 +57,17 @@ class AnswerRule:
     Attributes:
         class_of_group: (k,) int64, -1 = new; only the sign is used.
         unit_rows: whether features are scaled to length 1 first.
-        classifier: shares of the classes; ``None``: there is no classifier.
+        classifier: probabilities of the classes; ``None`` if there is no classifier.
         class_columns: (c,) int64, group of each class of the classifier.
-        groups: shares of all groups by their means; ``None``: the classes with labels are all groups.
-        classifier_share: part that the classifier hands out among the known groups; 1 but in old rules.
+        groups: probabilities of all groups by their means; ``None`` if all groups are classes with labels.
+        classifier_share: part that the classifier distributes among the known groups; 1 except in old rules.
         alpha: part that comes from stored rows, in [0, 1).
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
-        temperatures: that make a confidence; ``None``: nothing is known of it.
+        temperatures: for computing confidences; ``None`` if the confidence is unknown.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
-        square_roots: whether embeddings count by their square roots.
-        group_weight: of new groups, in (0, 1]; the classifier hands out what they lose.
-        own_group: how many times the class of an image's group counts, >= 1.
+        square_roots: whether the square roots of embeddings are used.
+        group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
+        own_group: factor of the weight of the class of an image's group, >= 1.
     """
 
     class_of_group: NDArray[np.int64]
@@ -103,8 +103,8 @@ class AnswerRule:
         """Return the rule stored in a ``discover answer`` result, or ``None`` if the result predates rules.
 
         Args:
-            arrays: of the result.
-            params: of the result.
+            arrays: arrays of the result.
+            params: parameters of the result.
         """
         own = {name.removeprefix(_PREFIX): values for name, values in arrays.items() if name.startswith(_PREFIX)}
         if not own:
@@ -156,8 +156,8 @@ class AnswerRule:
         """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors. Rows sum to 1.
 
         Args:
-            features: of images that are not stored rows.
-            near: (m, k) ``mean_shares`` of each; ``None``: none are taken.
+            features: scaled features of images that are not stored rows.
+            near: (m, k) :meth:`mean_shares` of each image; ``None`` to use no neighbors.
         """
         shares = self.start(features)
         if near is not None:
@@ -169,8 +169,8 @@ class AnswerRule:
         """Average the group probabilities (m, k) of the nearest stored images by cosine weight, 0 where none is near.
 
         Args:
-            cosines: (m, b) to these rows.
-            places: (m, b) in ``shares``.
+            cosines: (m, b) cosines to the nearest stored rows.
+            places: (m, b) indices of these rows in ``shares``.
         """
         weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
         totals = weights.sum(axis=1, keepdims=True)
@@ -181,11 +181,11 @@ class AnswerRule:
         """Predict the group and the confidence of each image from its embedding.
 
         Args:
-            embeddings: (m, d), as the store has them; m >= 1.
-            stored: (n, d) embeddings of the rows that have shares, or of the store where ``rows`` says which these are.
+            embeddings: (m, d), as in the store; m >= 1.
+            stored: (n, d) embeddings of the rows that have shares, or of the whole store if ``rows`` selects the rows.
 
         Returns:
-            Names and confidences; these are not a number without temperatures.
+            Names and confidences; confidences are NaN without temperatures.
         """
         shares = self.predict_shares(embeddings, stored)
         if self.temperatures is not None:
@@ -202,7 +202,7 @@ class AnswerRule:
         return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
 
     def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
-        """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
+        """Return the mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
@@ -222,9 +222,9 @@ class AnswerRule:
 
 
 def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
-    """The columns of the k largest values of each row, ascending; all of them where there are no more than k.
+    """Return the columns of the k largest values of each row, ascending; all columns if there are at most k.
 
-    They are in the k groups of columns with the largest values, which takes a fourth of the time of a look at all.
+    They are in the k blocks of columns with the largest maxima, which takes a fourth of the time of comparing all.
     """
     width = values.shape[1]
     if width <= k:
@@ -246,16 +246,16 @@ def blend_classifier(
     group_weight: float,
     own_group: float,
 ) -> Doubles:
-    """Blend the group probabilities (m, k) of images with the class probabilities (m, c) of a classifier. Sums stay.
+    """Blend the group probabilities (m, k) of images with a classifier's class probabilities (m, c); sums are kept.
 
     Args:
-        shares: (m, k) by groups alone.
-        by_class: (m, c) by the classifier.
+        shares: (m, k) from the groups alone.
+        by_class: (m, c) from the classifier.
         columns: (c,) group of each class.
         is_new: (k,) whether a group has no class.
-        share: that the classifier hands out of what known groups have, in [0, 1].
-        group_weight: that new groups keep of theirs, in (0, 1]; the classifier hands out the rest.
-        own_group: how many times the classifier's probability of the class of an image's group counts, >= 1.
+        share: part of the known groups' probability that the classifier distributes, in [0, 1].
+        group_weight: part of their probability that new groups retain, in (0, 1]; the classifier distributes the rest.
+        own_group: factor of the weight of the class of an image's group in the classifier's probabilities, >= 1.
     """
     by_class = by_class * (1 + (own_group - 1) * shares[:, columns])
     by_class /= by_class.sum(axis=1, keepdims=True)
@@ -301,7 +301,7 @@ def group_rule(
 def nearest_mean_classifier(means: Doubles, temperature: float) -> LinearShares:
     """Build a nearest-mean classifier: the softmax of half the negative squared distances at a temperature.
 
-    It is the posterior of equally large spherical groups of this variance.
+    It is the posterior of spherical groups of equal size with this temperature as their variance.
 
     Args:
         means: (k, d); rows of NaN stand for empty groups.

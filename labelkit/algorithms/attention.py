@@ -51,7 +51,7 @@ def attention_update(
         beta: sharpness of A, >= 0; at 0 every key moves toward the mean query.
         gamma_update: step size; 0 returns the keys unchanged.
         gamma_reg: weight of the regularization of the keys, >= 0.
-        space: ``"key"``: the formula. ``"token"``: the step is taken by the tokens X with
+        space: ``"key"``: the formula. ``"token"``: the step is applied to the tokens X with
             K = X W_K, so all heads mix: K' = K + gamma_update G W_K^T W_K. ``"literal"``:
             K + gamma_update G W_K^T, as the paper prints it; it mixes two spaces.
         w_k: ``(h d, f)`` float for ``"token"``, ``(h d, h d)`` for ``"literal"``: weight of the
@@ -144,7 +144,7 @@ def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
 
 
 def _descent(keys: Tensor, queries: Tensor, alpha: float, beta: float, gamma_reg: float) -> Tensor:
-    """G of the module's formula, (b, h, t, d)."""
+    """Return G of the module's formula, (b, h, t, d)."""
     attended = torch.softmax(beta * (keys @ queries.transpose(-2, -1)), dim=-1) @ queries
     if gamma_reg == 0:
         return attended
@@ -153,7 +153,7 @@ def _descent(keys: Tensor, queries: Tensor, alpha: float, beta: float, gamma_reg
 
 
 def _through_projection(descent: Tensor, w_k: Tensor, space: UpdateSpace) -> Tensor:
-    """G W_K^T W_K or G W_K^T with all heads side by side; ``w_k`` is W_K^T."""
+    """Return G W_K^T W_K or G W_K^T, with all heads side by side; ``w_k`` is W_K^T."""
     b, h, t, d = descent.shape
     moved = descent.transpose(1, 2).reshape(b, t, h * d) @ w_k
     if space == "token":
@@ -188,15 +188,15 @@ def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) ->
 
     Args:
         keypoints: ``(b, k, 2)`` x and y in normalized coordinates.
-        present: ``(b, k)`` bool; the others are padding.
+        present: ``(b, k)`` bool; keypoints that are False are padding.
         size: height and width of the masks.
 
     Returns:
         ``(b, h, w)`` float in [0, 1].
 
     Source:
-        TAC-CCL, Eqs. 4.4 and 4.5; the hills' width of one cell and the limit of 1 are ours: keypoints that lie
-        close together would weigh without bound.
+        TAC-CCL, Eqs. 4.4 and 4.5; the Gaussians' width of one cell and the limit of 1 are our additions: without the
+        limit, keypoints close together would add up to unbounded weights.
     """
     height, width = size
     scale = keypoints.new_tensor([width, height]) / 2

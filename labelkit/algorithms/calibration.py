@@ -1,9 +1,9 @@
-"""Turn similarities into probabilities that mean what they say, and measure whether they do.
+"""Turn similarities into calibrated probabilities, and measure their calibration.
 
 Sources: C. Guo et al., "On Calibration of Modern Neural Networks" (temperature scaling, expected calibration
 error); J. Platt, "Probabilistic Outputs for Support Vector Machines", Sec. 2.2 (targets that a small sample cannot
 push to 0 or 1); Y. Geifman et al., "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers" (risk-coverage
-curve). All computed in float64.
+curve). Everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.matching import as_ids
 
-# Temperatures looked at, as multiples of the spread of the scores, and how many before the search is refined.
+# Range of temperatures tried, as multiples of the spread of the scores, and their number before the search is refined.
 _SPREADS = (1e-3, 1e3)
 _GRID = 61
 
@@ -29,8 +29,8 @@ class NamedProbability:
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the named column.
-        margin: (n,) float64 in [-1, 1], the same less the largest other probability; negative where another
-            column scores higher; 1 if there is one column only.
+        margin: (n,) float64 in [-1, 1], the confidence minus the largest other probability; negative where another
+            column scores higher; 1 if there is only one column.
         runner_up: (n,) int64, column of the largest other probability, the first of equals; -1 if there is none.
     """
 
@@ -82,8 +82,8 @@ class RiskCoverage:
     """Risk-coverage curve: the error rate as the least confident samples are removed one by one.
 
     Attributes:
-        coverage: (n,) float64, share kept: 1/n, 2/n, ..., 1.
-        risk: (n,) float64, share of wrong rows among those kept, in [0, 1].
+        coverage: (n,) float64, share of rows retained: 1/n, 2/n, ..., 1.
+        risk: (n,) float64, share of wrong rows among those retained, in [0, 1].
         aurc: area under the curve, the mean of ``risk``; small is good.
     """
 
@@ -99,7 +99,7 @@ class RiskCoverage:
         """
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1], got {share}")
-        # The small number keeps 0.8 * 5 at 4 rows.
+        # The small number keeps 0.8 * 5 at 4 rows despite rounding.
         kept = max(1, math.ceil(share * len(self.risk) - 1e-9))
         return float(1 - self.risk[kept - 1])
 
@@ -113,7 +113,7 @@ def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> N
         num_groups: k.
 
     Raises:
-        ValueError: shapes that do not fit, or an id out of range.
+        ValueError: shapes do not match, or an id is out of range.
     """
     rows, groups = np.asarray(features), as_ids(group_ids, "group_ids")
     if rows.ndim != 2 or len(rows) != len(groups):
@@ -166,7 +166,7 @@ def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -
     confidence = probabilities[every, columns]
     if values.shape[1] == 1:
         return NamedProbability(confidence, confidence.copy(), np.full(len(columns), -1, dtype=np.int64))
-    # By scores: far columns all have probability 0 in floating point, but one of them is still the next.
+    # Compare scores: distant columns all have probability 0 in floating point, but one of them is still the runner-up.
     others = values.copy()
     others[every, columns] = -np.inf
     runner_up = others.argmax(axis=1).astype(np.int64)
@@ -190,9 +190,9 @@ def fit_temperature(
     .. math:: -\sum_i w_i [ t_i \log c_i(T) + (1 - t_i) \log(1 - c_i(T)) ]
 
     with c the softmax probability of the named column. Targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for right
-    and ``1 / (N_- + 2)`` for wrong rows, with the summed weights N of both, so that a small sample without an error
-    does not become certainty. The likelihood asks only whether the named column was right: a row whose right column
-    is unknown, or does not exist, can take part.
+    and ``1 / (N_- + 2)`` for wrong rows, with N the summed weights of each, so that a small sample without an error
+    does not lead to certainty. The likelihood depends only on whether the named column was right: a row whose right
+    column is unknown, or does not exist, can take part.
 
     Args:
         scores: (n, k), n >= 1, see :func:`softmax`.
@@ -200,15 +200,15 @@ def fit_temperature(
         correct: (n,) bool, or shares in [0, 1].
         weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
         caution: z; return the largest T whose loss is at most :math:`z^2 / 2` above the smallest, the upper end of a
-            one-sided interval. Few observations then give low confidences instead of wrong high ones. Below 0, the
-            smallest such T.
+            one-sided interval. Few observations then lead to low confidences rather than wrongly high ones. If
+            negative, return the smallest such T.
 
     Returns:
-        T, between a thousandth and a thousand times the spread of the scores; 1 if all scores of a row are equal in
-        every row, where no temperature makes a difference.
+        T, between a thousandth and a thousand times the spread of the scores; 1 if the scores within every row are
+        equal, so that the temperature makes no difference.
 
     Raises:
-        ValueError: shapes that do not fit, values out of range, or no weight at all.
+        ValueError: shapes do not match, values are out of range, or all weights are 0.
     """
     return fit_temperatures(scores, named, correct, weights=weights, cautions=(caution,))[0]
 
@@ -239,7 +239,7 @@ def fit_temperatures(
     def loss(log_temperature: float) -> float:
         powers = np.exp(shifted / math.exp(log_temperature))
         confidence = powers[every, columns] / powers.sum(axis=1)
-        # Where the probability rounds to 0 or 1, its logarithm is that of the nearest number that is not.
+        # Clip probabilities that round to 0 or 1, so that their logarithms are finite.
         confidence = np.clip(confidence, 1e-300, 1 - 1e-16)
         return float(-(amounts * (targets * np.log(confidence) + (1 - targets) * np.log1p(-confidence))).sum())
 
@@ -262,7 +262,7 @@ def fit_temperatures(
 
 
 def _last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:
-    """Point farthest from ``near`` up to which the loss stays within a limit, or ``far``; by bisection."""
+    """Return the point farthest from ``near`` up to which the loss stays within a limit, or ``far``; by bisection."""
     if loss(far) <= limit:
         return far
     for _ in range(40):
@@ -283,7 +283,7 @@ def reliability(
         weights: (n,) numbers >= 0; by default all 1.
 
     Raises:
-        ValueError: shapes that do not fit, values out of range, or no weight at all.
+        ValueError: shapes do not match, values are out of range, or all weights are 0.
     """
     stated = _as_shares(confidence, None, "confidence")
     right = _as_shares(correct, len(stated), "correct")
@@ -305,14 +305,14 @@ def reliability(
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     """Compute the error rate among the most confident samples for every coverage.
 
-    Rows of equal confidence count as in a random order: each as wrong as their mean.
+    Rows of equal confidence count as in random order: each has their mean error.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1; only its order matters.
         correct: (n,) bool, or shares in [0, 1].
 
     Raises:
-        ValueError: shapes that do not fit, or values out of range.
+        ValueError: shapes do not match, or values are out of range.
     """
     stated = _as_shares(confidence, None, "confidence")
     right = _as_shares(correct, len(stated), "correct")
@@ -326,19 +326,19 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
     """Return whether the group and class of each sample still match each other without that sample.
 
-    What one-to-one matching asks, without letting a row vote for itself: among the other rows, the group has no class
-    more often than the row's, and the class no group more often than the row's.
+    This is the question of one-to-one matching, without a row voting for itself: among the other rows, no class is more
+    frequent in the group than the row's class, and in no group is the class more frequent than in the row's group.
 
     Args:
-        group_ids: (n,) integers >= -1; -1 = in none of the groups in question, which is wrong.
+        group_ids: (n,) integers >= -1; -1 = in none of the groups in question, which counts as wrong.
         labels: (n,) integers >= 0.
 
     Returns:
-        (n,) float64: 1 = agrees, 0 = does not, NaN = no other row is in the group, and none of the class in any
-        group, so that nothing can be said.
+        (n,) float64: 1 = agrees, 0 = does not, NaN = unknown, because the group has no other row and no group has
+        another row of the class.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: shapes do not match.
     """
     groups, classes = np.asarray(group_ids), as_ids(labels, "labels")
     if groups.shape != classes.shape or not np.issubdtype(groups.dtype, np.integer) or groups.min() < -1:

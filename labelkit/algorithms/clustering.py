@@ -1,12 +1,12 @@
-"""k-means by faiss, plain and spherical, and a form of ours on faiss's nearest neighbors in which some rows are fixed.
+"""k-means by faiss, plain and spherical, and our own form with some rows fixed, based on faiss's nearest neighbors.
 
-What faiss leaves to its caller:
-    - its own random start ends with far more inertia where clusters are many, so scikit-learn's k-means++ draws starts;
-    - it computes in float32 and gives up at 1e20, so it gets rows around their mean, divided by the largest number;
-    - means and inertia of the result are computed again, from the rows as they are and in float64.
+This module works around limits of faiss:
+    - its random start ends at much higher inertia with many clusters, so starts are drawn by scikit-learn's k-means++;
+    - it computes in float32 and fails at 1e20, so it receives rows minus their mean, divided by the largest number;
+    - means and inertia of the result are recomputed in float64 from the original rows.
 
-Rows that are read in blocks, for want of memory, are clustered by a sample of 256 rows for each cluster, and all
-assigned to the centroids of these. Of rows in memory none is left out.
+Rows that are read in blocks, for lack of memory, are clustered by a sample of 256 rows per cluster, and all rows are
+then assigned to its centroids. Of rows in memory, all are used.
 
 Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); semi-supervised form of
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
@@ -39,19 +39,19 @@ Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-# Rows for each cluster: of a sample that stands for rows that are read in blocks, as faiss takes by itself; and of one
-# that starts are drawn from.
+# Rows per cluster, and their minimum: of the sample that represents rows read in blocks (256 is faiss's default), and
+# of the sample that starts are drawn from.
 _SAMPLED, _LEAST_SAMPLED = 256, 8192
 _STARTS, _LEAST_STARTS = 32, 8192
-# Threads that wait for each other take longer than products of fewer numbers.
+# For fewer products than this, threads spend longer waiting for each other than computing.
 _FEW_PRODUCTS = 1 << 27
-# Squared distances, as shares of the largest number squared, that rounding makes of equal rows.
+# Squared distances below this share of the largest number squared are rounding errors between equal rows.
 _EQUAL = 1e-14
-# Squared distances of points that are rounding, as shares of the squared lengths they are computed from.
+# Squared distances of points below this share of the squared lengths they are computed from are rounding errors.
 _CANCELED = 1e-6
-# The length of a mean of unit rows that is rounding.
+# A mean of unit rows shorter than this is a rounding error.
 _NO_DIRECTION = 1e-7
-# Rounds of classes that change places; two are rare.
+# Maximum number of rounds in which classes exchange clusters; even two are rare.
 _MOST_EXCHANGES = 10
 
 
@@ -63,7 +63,7 @@ class Clustering:
         cluster_ids: (n,) int64 in ``[0, k)``: the nearest centroid, once iterations have converged.
         centroids: (k, d) float, the means of exactly these members (spherical: of unit length).
         inertia: sum of squared distances to ``centroids``.
-        num_iterations: assignments made by the restart that was kept.
+        num_iterations: number of assignments made by the best restart.
     """
 
     cluster_ids: Ids
@@ -82,7 +82,7 @@ class SemiSupervisedClustering:
         centroids: (k, d) float, the means of exactly these members.
         class_of_cluster: (k,) int64, the label of clusters ``0..c-1``, then -1.
         inertia: sum of squared distances of all rows, labeled ones included, to ``centroids``.
-        num_iterations: assignments made by the restart that was kept.
+        num_iterations: number of assignments made by the best restart.
     """
 
     unlabeled_ids: Ids
@@ -108,14 +108,14 @@ def kmeans(
     Args:
         x: (n, d) rows; compared in float32.
         num_clusters: k, from 1 to n.
-        generator: all randomness. Two equal generators give equal results.
-        num_inits: restarts; the one of lowest inertia is kept, the first of equals.
-        max_iter: iterations per restart, at most.
-        tol: stop when an iteration lowers the inertia by a smaller share; 0 waits until it falls no more.
+        generator: source of all randomness. Two equal generators give equal results.
+        num_inits: restarts; the one of lowest inertia is returned, the first of equals.
+        max_iter: maximum number of iterations per restart.
+        tol: stop when an iteration lowers the inertia by a smaller share; 0 continues until it no longer falls.
         init_centroids: (k, d) starting centroids; then nothing is drawn, and there is one start.
 
     Returns:
-        The best partition. A cluster is empty only where there are fewer different rows.
+        The best partition. A cluster is empty only if there are fewer distinct rows than clusters.
 
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
@@ -139,12 +139,12 @@ def spherical_kmeans(
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
 
     Args:
-        x: (n, d) rows of any length but zero.
+        x: (n, d) rows of any length except zero.
         num_clusters: k, from 1 to n.
-        generator: all randomness.
-        num_inits: restarts; the one of lowest inertia is kept.
-        max_iter: iterations per restart, at most.
-        tol: as in :func:`kmeans`, of the sum of cosines.
+        generator: source of all randomness.
+        num_inits: restarts; the one of lowest inertia is returned.
+        max_iter: maximum number of iterations per restart.
+        tol: as in :func:`kmeans`, for the sum of cosines.
         init_centroids: (k, d) starting directions; then nothing is drawn, and there is one start.
 
     Raises:
@@ -161,7 +161,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
         centroids: (k, d), k >= 1. For directions pass unit rows and unit centroids.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity.
+        ValueError: shapes do not match, NaN or infinity.
     """
     rows, places = checked_rows(x, "x"), checked_rows(centroids, "centroids")[:]
     if not len(places):
@@ -207,34 +207,32 @@ def semi_supervised_kmeans(
     members of both kinds. An empty cluster is moved to the unlabeled row farthest from its own
     centroid.
 
-    In many dimensions a mean is nearer to every row than another single row is, so that clusters
-    which start at single rows keep nothing but these beside the class means. Where a restart
-    has a cluster of one row without a label, as many more are made that start at means alone:
-    k-means of the unlabeled rows, less the centroids that match the classes best. The best of them
-    is kept if its inertia is lower.
+    In many dimensions every row is nearer to a mean than to another single row, so that clusters that start at
+    single rows contain only these rows, in contrast to the class means. If a restart has an unlabeled cluster of
+    one row, the same number of restarts is added that start only at means: k-means of the unlabeled rows, minus the
+    centroids that match the classes best. The best of them is used if its inertia is lower.
 
-    A few labeled rows weigh little: a class may end with the rows of another, and its own rows as a
-    cluster without labels. ``exchange`` gives the classes, after the restarts, those centroids that
-    their labeled rows are nearest to in sum (one each), iterates again, and repeats this while the
-    inertia falls.
+    A few labeled rows have little weight: a class may end with the rows of another, and its own rows as a cluster
+    without labels. After the restarts, ``exchange`` reassigns to the classes the centroids that are nearest in sum
+    to their labeled rows (one each), iterates again, and repeats this while the inertia falls.
 
     Args:
-        unlabeled: (n_u, d) rows, used as they are: normalize before, if wanted.
+        unlabeled: (n_u, d) rows, used as they are: normalize them before if desired.
         labeled: (n_l, d) rows; n_l may be 0, which is k-means.
         labels: (n_l,) integers >= 0, any values; c of them are distinct.
         num_clusters: k, at least c and at most c + n_u.
-        generator: all randomness; only ``random`` is called: once, not at all if k = c. Restarts from means
-            draw from a generator that its first number seeds.
-        num_inits: restarts; the one of lowest inertia is kept, the first of equals.
-        max_iter: assignments per restart, at most.
+        generator: source of all randomness; only ``random`` is called: once, or not at all if k = c. Restarts from
+            means use another generator, whose seed is its first number.
+        num_inits: restarts; the one of lowest inertia is returned, the first of equals.
+        max_iter: maximum number of assignments per restart.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
-        exchange: let classes change places with other clusters in the end, which is not in the source.
+        exchange: let classes exchange clusters at the end, which is not in the source.
 
     Returns:
         The partition of lowest inertia seen, over all iterations of all restarts.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, a negative label, or a k outside
+        ValueError: shapes do not match, NaN or infinity, a negative label, or a k outside
             the range above.
 
     Source:
@@ -283,7 +281,7 @@ def semi_supervised_kmeans(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A restart: the centroids of its best assignment, whose inertia it is, and rows of each cluster."""
+    """Result of one restart: centroids and inertia of its best assignment, and the number of rows of each cluster."""
 
     centroids: Singles
     inertia: float
@@ -293,16 +291,16 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What stays the same over the restarts of semi-supervised k-means; rows are scaled.
+    """Constants of all restarts of semi-supervised k-means; rows are scaled.
 
     Attributes:
         points: (n, d) rows that are free to move.
         fixed_sums: (c, d) sums of the rows of each class; classes are the first clusters.
-        fixed_sizes: (c,) numbers of these rows.
-        total_square: sum of the squared lengths of both.
+        fixed_sizes: (c,) number of rows of each class.
+        total_square: sum of the squared lengths of free and fixed rows.
         num_clusters: k.
-        max_iter: assignments, at most.
-        least_shift: of the centroids, in sum; the end.
+        max_iter: maximum number of assignments.
+        least_shift: iterations stop when the sum of the centroids' shifts is smaller.
     """
 
     points: Singles
@@ -319,10 +317,10 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Run:
-        """Return the best of restarts from draws (restarts, new clusters) and, where these fail, from class means."""
+        """Return the best of restarts from draws (restarts, new clusters) and, if any of them fails, from means."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
-        # asked of every restart, not of the best: more restarts must never leave out what fewer make
+        # check all restarts, not just the best one: more restarts must always include the results of fewer
         alone = any((run.sizes[len(means) :] == 1).any() for run in runs)
         if alone and len(means) and self.num_clusters <= len(self.points):
             generator = np.random.default_rng(int(draws[0, 0] * 2**53))
@@ -333,7 +331,7 @@ class _Problem:
         return min(runs, key=attrgetter("inertia"))
 
     def _drawn(self, draws: Doubles) -> Ids:
-        """Points drawn for the clusters without labels, far ones first in probability, (restarts, new)."""
+        """Draw points for the clusters without labels, far ones with higher probability, (restarts, new)."""
         points, means, picks = self.points, self.means, np.empty(draws.shape, dtype=np.int64)
         closest = np.zeros((len(points), len(draws)))
         if len(means) and draws.size:
@@ -388,11 +386,11 @@ class _Problem:
 
 
 def _matched(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = False) -> Ids:
-    """The centroid of each class, one each, nearest in sum to their means, or to their rows, (c,)."""
+    """Return one distinct centroid for each class, nearest in sum to the class means or to their rows, (c,)."""
     from scipy.optimize import linear_sum_assignment
 
     exact = centroids.astype(np.float64)
-    # up to what does not depend on the centroid
+    # up to a constant that does not depend on the centroid
     apart = np.square(exact).sum(axis=1) - 2 * (sums / sizes[:, None]) @ exact.T
     return np.asarray(linear_sum_assignment(apart * (sizes[:, None] if by_rows else 1))[1], dtype=np.int64)
 
@@ -441,7 +439,7 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
 
 
 def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.random.Generator) -> Iterator[Singles]:
-    """Draw the starting centroids of each restart, (k, d), by k-means++; of many points, from a sample."""
+    """Draw the starting centroids of each restart, (k, d), by k-means++; from a sample if there are many points."""
     from sklearn.cluster import kmeans_plusplus
 
     most = max(_LEAST_STARTS, _STARTS * num_clusters)
@@ -457,7 +455,7 @@ def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.ra
 def _trained(
     points: Singles, start: Singles, max_iter: int, tol: float, *, spherical: bool
 ) -> tuple[Singles, float, int]:
-    """Run faiss's k-means from a start; return centroids (k, d), what the best start has least of, and iterations."""
+    """Run faiss's k-means from a start; return centroids (k, d), the loss that compares starts, and iterations."""
     import faiss
 
     num_points, width = points.shape
@@ -477,19 +475,19 @@ def _trained(
 
 
 def _threads(num_products: int) -> AbstractContextManager[object]:
-    """One thread for small work: several wait for each other in a loop, for longer than they work."""
+    """Limit small work to one thread: several would spend longer in loops waiting for each other than working."""
     return _thread_pools().limit(limits=1) if num_products < _FEW_PRODUCTS else nullcontext()
 
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    import faiss  # noqa: F401 - so that its library is among them
+    import faiss  # noqa: F401 - so that the controller finds its library
 
-    return ThreadpoolController()  # to look for them takes milliseconds
+    return ThreadpoolController()  # cached: searching for libraries takes milliseconds
 
 
 def _nearest(points: Singles, centroids: Singles) -> Ids:
-    """The nearest centroid of each point, (n,); the smaller id of equals."""
+    """Return the nearest centroid of each point, (n,); the smaller id of equals."""
     import faiss
 
     with _threads(points.size * len(centroids)):
@@ -498,7 +496,7 @@ def _nearest(points: Singles, centroids: Singles) -> Ids:
 
 @dataclass(frozen=True, slots=True)
 class _Framed:
-    """Rows, and the offset (d,) and scale with which they become what faiss computes with."""
+    """Rows, and the offset (d,) and scale that convert them to the numbers passed to faiss."""
 
     rows: Rows
     offset: Doubles
@@ -527,14 +525,14 @@ class _Framed:
 
 
 def _nearest_of(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
-    """The nearest of scaled centroids for each row, (n,)."""
+    """Return the nearest of scaled centroids for each row, (n,)."""
     framed = _Framed(rows, offset, scale)
     found = [_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _frame(*arrays: Rows) -> tuple[Doubles, float]:
-    """The mean of all rows (d,), and the largest number once it is taken off; 1 where nothing is left."""
+    """Return the mean of all rows (d,), and the largest absolute number after subtracting it; 1 if that is 0."""
     width = arrays[0].shape[1]
     total, high, low = np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
     for rows in arrays:
@@ -555,17 +553,17 @@ def _partition(
     *,
     spherical: bool = False,
 ) -> tuple[Ids, Doubles, float]:
-    """Assign rows to scaled centroids (k, d), and fill clusters that stay empty with the rows farthest from their own.
+    """Assign rows to scaled centroids (k, d), and fill empty clusters with the rows farthest from their own centroid.
 
     Args:
         framed: rows.
-        centroids: of the training.
-        fixed: rows that have a cluster, ``fixed_ids``.
-        fixed_ids: see above.
+        centroids: result of the training.
+        fixed: rows with a fixed cluster.
+        fixed_ids: their clusters.
         spherical: whether means have unit length.
 
     Returns:
-        (n,) ids; (k, d) means of the members, of both kinds; inertia of both.
+        (n,) ids; (k, d) means of the members, fixed and free; inertia of both.
     """
     rows, k = framed.rows, len(centroids)
     ids, before = framed.nearest(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
@@ -593,7 +591,7 @@ def _partition(
 
 
 def _apart(rows: Rows, ids: Ids, places: Floats) -> Doubles:
-    """The squared distance of each row to the place of its id, (n,), by differences."""
+    """Compute the squared distance of each row to the place of its id, (n,), by differences."""
     found = np.empty(len(rows))
     for block, part in iterate_blocks(rows):
         difference = part.astype(np.float64) - places[ids[block]]

@@ -1,6 +1,6 @@
-"""From shares to a confidence: the softmax of their logarithms, at a temperature each for known and new answers.
+"""Convert shares to confidences: the softmax of their logarithms, with separate temperatures for known and new answers.
 
-How the temperatures are found is in ``calibrate``.
+``calibrate`` fits the temperatures.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Confidences:
     Attributes:
         named: (n,) int64, the group of the largest share.
         confidence: (n,) float64 in [0, 1], calibrated.
-        margin: (n,) float64, the same less that of the next group.
+        margin: (n,) float64, the confidence minus that of the next group.
         runner_up: (n,) int64, the next group; -1 if there is none.
         uncalibrated: (n,) float64, the share itself.
         best_class: (n,) int64, the known group of the largest share; -1 if there is none.
-        best_confidence: (n,) float64 in [0, 1], calibrated chance of that; 0 if there is none.
-        new_chance: (n,) float64 in [0, 1], calibrated chances of all new groups together.
+        best_confidence: (n,) float64 in [0, 1], calibrated probability of ``best_class``; 0 if there is none.
+        new_chance: (n,) float64 in [0, 1], sum of the calibrated probabilities of all new groups.
     """
 
     named: Ints
@@ -78,7 +78,7 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
     Args:
         shares: (n, k), rows sum to 1.
         class_of_group: (k,), -1 = new.
-        temperatures: that make a confidence of shares.
+        temperatures: for converting shares to confidences.
     """
     new, known = class_of_group < 0, np.flatnonzero(class_of_group >= 0)
     parts: list[tuple[NDArray[np.generic], ...]] = []

@@ -1,4 +1,4 @@
-"""What features tell about classes: a vote of the nearest rows, and a linear classifier trained on them.
+"""Measure how well features predict classes: by votes of the nearest rows, and by a linear classifier.
 
 Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
 (CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
@@ -36,13 +36,13 @@ def knn_votes(
         num_classes: c.
         k: neighbors that vote; all of the gallery if it has fewer.
         temperature: > 0.
-        own: (q,) place of each query in the gallery, which has no vote on itself; -1 = it is not there.
+        own: (q,) index of each query in the gallery, so that it does not vote on itself; -1 = not in the gallery.
 
     Returns:
         (q, c) float64, rows sum to 1; equal shares for a query of zeros, or without a neighbor.
 
     Raises:
-        ValueError: shapes that do not fit, a label or number out of range, an empty gallery.
+        ValueError: shapes do not match, a label or number is out of range, or the gallery is empty.
     """
     asked, held = _as_float32(queries), _as_float32(gallery)
     classes = np.asarray(labels, dtype=np.int64)
@@ -72,12 +72,12 @@ def knn_votes(
         scores = found.astype(np.float64)
         if selves is not None:
             itself = rows == selves[where.start + seen, None]
-            # one neighbor more was searched for, which is too many where the query itself is not among them
+            # one extra neighbor was searched for; it is dropped if the query itself was not found
             itself[:, k:] |= ~itself.any(axis=1, keepdims=True)
             scores[itself] = -np.inf
         best = scores.max(axis=1, keepdims=True)
         named = np.isfinite(best[:, 0])
-        # the nearest counts 1: the same shares, and no overflow at small temperatures
+        # the nearest has weight 1, which does not change the shares and avoids overflow at small temperatures
         weights = np.exp((scores[named] - best[named]) / temperature)
         counted = np.zeros((len(weights), num_classes))
         np.add.at(counted, (np.arange(len(weights))[:, None], classes[rows[named]]), weights)
@@ -104,20 +104,20 @@ def linear_probe(
 ) -> NDArray[np.float32]:
     """Train a linear classifier on frozen features and return its logits for the queries.
 
-    Features are centered and scaled to a mean length of 1 (by those that are trained on), so that the learning rate
-    means the same for every width; a cosine of the learning rate.
+    Features are centered and scaled to a mean length of 1 (computed on the training rows), so that the learning rate
+    has the same meaning for every width; the learning rate follows a cosine.
 
     Args:
         features: (n, d).
         labels: (n,) integers in ``[0, num_classes)``.
         queries: (q, d).
         num_classes: c.
-        epochs: passes.
+        epochs: passes over the rows.
         lr: highest learning rate.
-        batch_size: rows of a step.
-        seed: of the order.
+        batch_size: rows per step.
+        seed: seed of the order of rows.
         optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
-        rescale: center and scale the features; else they are taken as they are.
+        rescale: whether to center and scale the features.
 
     Returns:
         (q, c) float32.
@@ -141,7 +141,7 @@ def linear_probe(
             batch = order[start : start + batch_size]
             losses = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch], reduction="sum")
             moves.zero_grad()
-            (losses / len(batch)).backward()  # type: ignore[no-untyped-call] # torch does not say
+            (losses / len(batch)).backward()  # type: ignore[no-untyped-call] # torch has no annotation
             moves.step()
     with torch.no_grad():
         logits: NDArray[np.float32] = (asked @ weight.T + bias).numpy()
@@ -169,9 +169,9 @@ def logistic_regression(
         labels: (n,) integers in ``[0, num_classes)``.
         queries: (q, d).
         num_classes: c.
-        l2: >= 0.
-        max_iter: iterations at most.
-        tol: it ends where no part of the gradient is above this.
+        l2: regularization strength, >= 0.
+        max_iter: maximum number of iterations.
+        tol: stop when no component of the gradient exceeds this.
 
     Returns:
         (q, c) float64.
@@ -191,7 +191,7 @@ def logistic_regression(
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
         loss = losses / len(rows) + l2 / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+        loss.backward()  # type: ignore[no-untyped-call] # torch has no annotation
         assert weight.grad is not None
         assert bias.grad is not None
         return float(loss.detach()), np.concatenate([weight.grad.numpy().ravel(), bias.grad.numpy()])
@@ -223,7 +223,7 @@ def _centered_and_scaled(rows: torch.Tensor, asked: torch.Tensor) -> tuple[torch
 
 
 def _fill(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
-    """Put the numbers of both, one after the other, into them."""
+    """Fill weight and bias from their concatenated numbers."""
     with torch.no_grad():
         weight.copy_(torch.from_numpy(place[: weight.numel()]).view_as(weight))
         bias.copy_(torch.from_numpy(place[weight.numel() :]))

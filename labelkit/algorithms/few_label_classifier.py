@@ -1,14 +1,14 @@
-"""Which class or group each row belongs to: a classifier where there are labels, groups where there are none.
+"""Assign each row to a class or group: by a classifier for labeled classes, by groups for classes without labels.
 
-1. classes: logistic regression on the labeled rows, times what their labels alone diffuse over near rows to the power
-   of 2 / m, with m labels in a class: by one or two labels a regression knows little of a class
-2. groups: if the one that a row is in is that of a class, this class counts three times
-3. shares flow between near rows (``algorithms.label_propagation``); labeled rows keep what is known of them
+1. classes: logistic regression on the labeled rows, times the diffusion of their labels over near rows to the power of
+   2 / m, with m labels per class: from one or two labels, a regression learns little about a class
+2. groups: if a row is in the group of a class, this class has three times the weight
+3. shares flow between near rows (``algorithms.label_propagation``); labeled rows start from their known class
 
 ``discover`` passes the square roots of features that are never negative, scaled to length 1: logistic regression and
-the flow named .5 to 2.3 % more images rightly on groceries, their kinds, CIFAR-10, Omniglot and digits, groups 1 to 6 %
-but on Omniglot, where 2 % fewer. The test for classes without a label (``unlabeled_classes``) was no better on them.
-It takes features as they are.
+propagation named .5 to 2.3 % more images correctly on groceries, their kinds, CIFAR-10, Omniglot and digits, and groups
+1 to 6 % more, except on Omniglot, where it was 2 % fewer. The test for classes without labels (``unlabeled_classes``) was
+not better with square roots and uses features as they are.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Ints = NDArray[np.int64]
 CLASSIFIER: Final = "logistic regression times label diffusion, then label spreading"
 ALPHA: Final = 0.6
 OWN_GROUP: Final = 3.0
-#: Power of the diffused labels with one label in a class; with m of them an m-th of it.
+#: Power of the diffused labels with one label per class; with m labels, it is divided by m.
 _DIFFUSION_POWER: Final = 2.0
-#: Added to diffused labels, so that rows far from all labels stay with the regression.
+#: Added to diffused labels, so that rows far from all labels follow the regression.
 _DIFFUSION_FLOOR: Final = 1e-3
-#: Temperature of the nearness of other images to group means, for rows of length 1.
+#: Temperature of the softmax over distances of other images to group means, for rows of length 1.
 _GROUP_TEMPERATURE: Final = 0.02
-#: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
+#: Mean squared length of the rows passed to logistic regression, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
 _LEAST: Final = 1e-12
@@ -47,15 +47,15 @@ class RowClassifier:
     """Classifier of fixed samples that can be refitted with different labels or groups.
 
     Args:
-        features: (n, d) float32, as they were grouped; n >= 2.
-        labels: (n,), -1 = none: a row without one here has none in any call.
-        label_weights: (n,) in (0, 1], how much each label counts; ``None``: all the same.
+        features: (n, d) float32, the same as for the grouping; n >= 2.
+        labels: (n,), -1 = none: rows without a label here have none in any call.
+        label_weights: (n,) in (0, 1], weight of each label; ``None``: equal weights.
     """
 
     def __init__(self, features: NDArray[np.float32], labels: Ints, label_weights: Doubles | None = None) -> None:
         self.features, self.label_weights = features, label_weights
         squares = np.square(features, dtype=np.float64).sum(axis=1)
-        # a row of zeros has no direction; it goes with the mean
+        # a row of zeros has no direction; it is treated like the mean
         joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_LEAST))
         self.graph: Any = neighbor_graph(joined)
         self._scale = float(squares.mean()) or 1.0
@@ -64,7 +64,7 @@ class RowClassifier:
         moved, known = features - self._center, labels >= 0
         self._basis: NDArray[np.float32] | None = None
         if 0 < known.sum() < features.shape[1]:
-            # the weights of a regression lie in the span of labeled rows, where they are found in fewer dimensions
+            # the weights of a regression lie in the span of the labeled rows, so it is fitted in these fewer dimensions
             with one_blas_thread:
                 self._basis = np.linalg.qr(moved[known].T).Q
             moved = moved @ self._basis
@@ -92,7 +92,7 @@ class RowClassifier:
         from sklearn.linear_model import LogisticRegression
 
         with warnings.catch_warnings(), one_blas_thread:
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change after that
             warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
             return model.fit(self._moved[rows], columns, self._weights(rows))
@@ -106,7 +106,7 @@ class RowClassifier:
         fitted, basis = self._regression(rows, columns), self._basis
         scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         weights, biases = fitted.coef_, fitted.intercept_
-        if len(classes) == 2:  # scikit-learn has one row then, that of the second class
+        if len(classes) == 2:  # scikit-learn then returns one row, that of the second class
             weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)
         weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
         return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
@@ -120,8 +120,8 @@ class RowClassifier:
             labels: (n,), -1 = none.
             group_ids: (n,) in ``[0, k)``.
             class_of_group: (k,) class of each group, -1 = new.
-            shares: (n, k) of these rows, made with all of these.
-            group_weight: of new groups, in (0, 1].
+            shares: (n, k) of these rows, computed from all of the above.
+            group_weight: weight of new groups, in (0, 1].
         """
         classes = np.unique(labels[labels >= 0])
         means = group_means(self.features, group_ids, len(class_of_group))
@@ -151,9 +151,9 @@ class RowClassifier:
 
         Args:
             labels: (n,), -1 = none.
-            group_ids: (n,) groups in ``[0, k)``; ``None``: only the classes that have labels are known of.
+            group_ids: (n,) groups in ``[0, k)``; ``None`` to predict only classes that have labels.
             class_of_group: (k,) class of each group, -1 = new; every labeled class has one.
-            group_weight: of new groups, in (0, 1]; the classifier hands out what they lose.
+            group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
         """
         classes = np.unique(labels[labels >= 0])
         rows = np.flatnonzero(labels >= 0)
@@ -183,19 +183,19 @@ class RowClassifier:
 
 
 def _columns(classes: Ints, class_of_group: Ints) -> Ints:
-    """Group of each class."""
+    """Return the group of each class."""
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
 def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Cross-validate the labels and return which are predicted correctly, (m,) bool.
 
-    Single labels of a class are left out.
+    The only label of a class is left out.
 
     Args:
-        judge: the rows.
+        judge: classifier of the rows.
         labels: (n,), -1 = none.
-        generator: of the folds.
+        generator: draws the folds.
     """
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     fold = np.full(len(labels), -1)

@@ -1,29 +1,29 @@
-"""A tree of groups, the pair first whose union costs least, on numbers in which groups are easier to tell apart.
+"""A tree of groups, built by repeatedly joining the cheapest pair, in a space in which groups are easier to separate.
 
-    1. rows on the directions in which they vary most
+    1. rows are projected on the directions in which they vary most
     2. with labels: scaled so that rows of one class vary equally in every direction (halfway: the other half is the
-       mean over directions, since labels are few), then to length 1
-    3. rows move toward their near ones, step by step: a random walk on the graph of neighbors, which weighs an edge
-       by the distances usual around its ends
+       mean over directions, since there are few labels), then to length 1
+    3. rows move toward their neighbors, step by step: a random walk on the graph of neighbors, which weights an edge
+       by the typical distances around its ends
 
 Sources:
     step 2: A. Hatch, S. Kajarekar and A. Stolcke, "Within-Class Covariance Normalization for SVM-based Speaker
     Recognition" (2006). Step 3, the weights: L. Zelnik-Manor and P. Perona, "Self-Tuning Spectral Clustering" (2004).
     Numbers of directions, neighbors and steps were chosen on groceries, digits and half of Omniglot.
 
-A tree of groups: rows join into groups, and these into larger ones, the pair first whose union costs least.
+Rows are joined into groups, and these into larger groups, always the pair with the cheapest union.
 
-The cost of a union is Ward's: by how much the sum of squared distances to the means grows. Rows with labels of one
-class are one group from the start, and groups with different labels never join. A number of groups, or their least
-size, says where the tree is cut. A single odd row costs little to join, so it seldom stays alone, and nothing makes
-groups equally large.
+The cost of a union is Ward's: the increase of the sum of squared distances to the means. Labeled rows of one
+class are one group from the start, and groups with different labels never join. The tree is cut at a number of groups
+or at their minimum size. Joining a single odd row costs little, so it seldom stays alone, and nothing forces groups to
+have equal sizes.
 
-Of many rows, 2,000 small groups by k-means take the place of rows.
+If there are many rows, 2,000 small groups by k-means take their place.
 
 Sources:
     J. Ward, "Hierarchical Grouping to Optimize an Objective Function" (1963); the order of the unions is found by
     chains of nearest groups, F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms" (1983).
-    Rows are compared in ``group_space``. The labels are ours.
+    Rows are compared in :class:`ClassSpace`. The use of labels is our addition.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Floats = NDArray[np.float32]
 
 MOST_DIRECTIONS: Final = 128
 MOST_SAMPLED: Final = 20_000
-"""Of more rows, so many are drawn to find the directions."""
+"""Maximum number of rows that the directions are computed from; a sample is drawn from more."""
 _NEIGHBORS: Final = 10
 _USUAL: Final = 7
-"""The distance to this neighbor is the one usual around a row."""
+"""The distance to this neighbor is the typical distance around a row."""
 _STEPS: Final = 8
 _STAYING: Final = 0.5
-"""What a row keeps of itself in a step."""
+"""Share of a row that remains in each step."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ClassSpace:
     """Fitted projection of samples into a space where classes are easier to separate. Steps 1 and 2 of the module.
 
     Attributes:
-        mean: (d,) of the rows.
+        mean: (d,) mean of the rows.
         directions: (d, e) in which they vary most, e at most 128.
         scales: (e, e), or ``None`` without labels.
     """
@@ -70,7 +70,7 @@ class ClassSpace:
         """Project samples (n, d) into the space.
 
         Returns:
-            (n, e) rows of length 1; zeros where a row is the mean of all.
+            (n, e) rows of length 1; zeros for rows equal to the mean.
         """
         places = self._along(rows)
         if self.scales is not None:
@@ -95,7 +95,7 @@ def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.rand
     Args:
         rows: (n, d), n >= 1.
         labels: (n,), -1 = none.
-        generator: draws the rows that directions are made from, where there are many.
+        generator: draws the rows that directions are computed from, if there are many.
     """
     drawn = rows[:] if len(rows) <= MOST_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MOST_SAMPLED])]
     directions, _ = principal_directions(drawn, min(MOST_DIRECTIONS, drawn.shape[1]))
@@ -138,7 +138,7 @@ def move_to_neighbors(places: Floats) -> Floats:
 
 
 def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """(d, d) matrix after which classes vary equally in all directions; ``None`` if no class has two labels."""
+    """Return a (d, d) matrix that makes classes vary equally in all directions; ``None`` if no class has two labels."""
     classes, members, counts = np.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
     freedom = int(counts.sum()) - len(classes)
     if freedom < 1:
@@ -150,7 +150,7 @@ def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[n
     scatter = known.T @ known / freedom
     usual = float(np.trace(scatter)) / len(scatter)
     if usual <= 0:
-        return None  # labeled rows of a class are equal: nothing to learn from them
+        return None  # the labeled rows of each class are equal, so there is nothing to learn from them
     values, vectors = np.linalg.eigh(0.5 * scatter + 0.5 * usual * np.eye(len(scatter)))
     return np.asarray(vectors / np.sqrt(values), dtype=np.float64)
 
@@ -158,7 +158,7 @@ def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[n
 def _unit(places: ArrayLike) -> Floats:
     rows = np.asarray(places, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    # rows that differ from the mean by rounding alone have no direction
+    # rows that differ from the mean only by rounding have no direction
     lengths = np.where(lengths > 1e-6, lengths, np.inf)
     return np.asarray(rows / lengths, dtype=np.float32)
 
@@ -167,7 +167,7 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_LEAVES: Final = 3000
-"""Up to so many rows, each is a leaf."""
+"""Maximum number of rows that are each a leaf."""
 _SMALL_GROUPS: Final = 2000
 _DRAWN: Final = 20_000
 _ITERATIONS: Final = 10
@@ -178,12 +178,12 @@ class Hierarchy:
     """Tree of clusters over m leaves, with unions in order of increasing cost.
 
     Attributes:
-        leaves: (n,) leaf of each row: first one for each class with labels, in their order, then the others.
-        places: (m, d) mean of each leaf, in the numbers that it was compared in.
-        sizes: (m + s,) rows of each leaf, then of each union.
-        unions: (s, 2) of leaves, or of unions: union i is number m + i.
-        costs: (s,) of the unions; they never fall.
-        labels: (c,) the classes with labels.
+        leaves: (n,) leaf of each row: first one for each labeled class, in the order of ``labels``, then others.
+        places: (m, d) mean of each leaf, in the space in which rows are compared.
+        sizes: (m + s,) number of rows of each leaf, then of each union.
+        unions: (s, 2) pairs of leaves or unions that are joined: union i has number m + i.
+        costs: (s,) of the unions; they never decrease.
+        labels: (c,) the labeled classes.
     """
 
     leaves: Ints
@@ -208,14 +208,14 @@ class Hierarchy:
 
         Args:
             num_groups: in [fewest, most].
-            min_size: groups of fewer rows without a label do not count: the tree is cut further until enough others
-                are there, or there cannot be more. Their rows go to the group whose mean is nearest.
+            min_size: groups of fewer rows without a label do not count: the tree is cut further until there are enough
+                others, or there cannot be more. Their rows are assigned to the group with the nearest mean.
 
         Returns:
             ((n,) groups: class by class, then the others, the largest first; their number).
 
         Raises:
-            ValueError: a number out of range.
+            ValueError: a number is out of range.
         """
         if not self.fewest <= num_groups <= self.most or min_size < 1:
             raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of {min_size} rows or more")
@@ -241,7 +241,7 @@ class Hierarchy:
         return order[of_leaf][self.leaves], int(order.max()) + 1
 
     def _ordered(self, of_leaf: Ints) -> Ints:
-        """New number of each group: class by class, then by falling size; -1 = not there."""
+        """Return the new number of each group: class by class, then by decreasing size; -1 = does not exist."""
         sizes = np.bincount(of_leaf, self.sizes[: self.most])
         own = of_leaf[: len(self.labels)]
         others = np.setdiff1d(of_leaf, own)
@@ -251,18 +251,18 @@ class Hierarchy:
         return order
 
     def _undone(self, num_groups: int, min_size: int) -> int:
-        """The first union to undo, so that enough groups of that size are there, or as many as there can be."""
+        """Return the first union to undo for enough groups of that size, or for as many as possible."""
         counts = (self._has_label | (self.sizes >= min_size)).astype(np.int64)
         top = np.ones(len(self.sizes), dtype=bool)
         top[self.unions.ravel()] = False
         gained = counts[self.unions].sum(axis=1) - counts[self.most :]
-        # entry i: groups that count if the last i unions are undone
+        # entry i: number of groups that count if the last i unions are undone
         reached = int(counts[top].sum()) + np.concatenate([[0], np.cumsum(gained[::-1])])
         enough = np.flatnonzero(reached >= num_groups)
         return len(self.unions) - int(enough[0] if len(enough) else reached.argmax())
 
     def _roots(self, first: int) -> Ints:
-        """(m,) leaf or union that each leaf belongs to without the unions from ``first`` on."""
+        """Return the leaf or union, (m,), that each leaf belongs to without the unions from ``first`` on."""
         own = np.arange(len(self.sizes), dtype=np.int64)
         own[self.unions[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
         while (further := own[own]).tobytes() != own.tobytes():
@@ -271,7 +271,7 @@ class Hierarchy:
 
     @cached_property
     def _has_label(self) -> NDArray[np.bool_]:
-        """Return whether leaves and unions hold a labeled row."""
+        """Whether each leaf and union contains a labeled row."""
         found = np.zeros(len(self.sizes), dtype=bool)
         found[: len(self.labels)] = True
         for number, (one, other) in enumerate(self.unions.tolist()):
@@ -290,10 +290,10 @@ def build_hierarchy(
     Args:
         x: (n, d) rows, n >= 1; only their directions from the mean count.
         labels: (n,) integers, -1 = none; ``None``: no labels at all.
-        generator: of what is drawn where there are many rows.
+        generator: draws samples if there are many rows.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity.
+        ValueError: shapes do not match, NaN or infinity.
     """
     rows = checked_rows(x, "x")
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
@@ -313,7 +313,7 @@ def build_hierarchy(
     leaves[known < 0] = len(classes) + of_free
     count = len(classes) + len(free)
     sizes = np.bincount(leaves, minlength=count)
-    # a row lies where its small group does
+    # a row is at the place of its small group
     pairs_there, rows_of_pair = np.unique(leaves * len(places) + small, return_counts=True)
     of_leaf, of_place = np.divmod(pairs_there, len(places))
     sums = np.zeros((count, places.shape[1]))
@@ -325,7 +325,7 @@ def build_hierarchy(
 
 
 def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
-    """(n,) small group of each row, and their centroids; rows are placed block by block."""
+    """Return the small group of each row, (n,), and their centroids; rows are projected block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]
     in_order = np.sort(order)
     drawn = space.place(rows[in_order])[np.searchsorted(in_order, order)]
@@ -339,7 +339,7 @@ def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator)
 
 
 def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:
-    """Return the pairs of leaves whose groups are joined, by rising cost, and these; classes are the first leaves."""
+    """Return the pairs of leaves whose groups are joined, by increasing cost, and the costs; classes come first."""
     mass = weights.copy()
     squares = np.square(places).sum(axis=1)
     costs = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
@@ -363,7 +363,7 @@ def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Do
             near = chain[-2]
         cost = float(costs[last, near])
         if not np.isfinite(cost):
-            break  # one group is left
+            break  # only one group is left
         if len(chain) < 2 or near != chain[-2]:
             chain.append(near)
             continue
@@ -385,9 +385,9 @@ def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Do
 
 
 def _numbered(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Unions by the number of what they join, and the sizes of leaves and unions."""
+    """Return the unions as pairs of leaf or union numbers, and the sizes of leaves and unions."""
     count = len(sizes)
-    number = np.arange(count + len(pairs), dtype=np.int64)  # of the union that a leaf or union is in by now
+    number = np.arange(count + len(pairs), dtype=np.int64)  # of the union that currently contains each leaf or union
     unions = np.empty_like(pairs)
     all_sizes = np.concatenate([sizes, np.zeros(len(pairs), dtype=np.int64)])
 

@@ -1,8 +1,8 @@
-"""Maps between views of one plane: how they are built, and how pictures and attention maps follow them.
+"""Maps between views of one plane: how to compute them, and how to apply them to images and attention maps.
 
 Coordinates are normalized: x right, y down, the edges of an image at -1 and +1, as in
-``grid_sample(align_corners=False)``. A homography in them does not depend on the resolution, so the same one moves
-pixels and attention maps. It takes a point of the first view to the point of the second view that shows the same.
+``grid_sample(align_corners=False)``. A homography in them does not depend on the resolution, so the same one applies to
+pixels and attention maps. It maps a point of the first view to the point of the second view that shows the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from labelkit.algorithms.precision import promote, without_autocast
 Padding = Literal["zeros", "border", "reflection"]
 Matrices = NDArray[np.float64]
 
-# Behind the camera, or too close to its plane to be of use.
+# Smaller depths are behind the camera, or too close to its plane to be useful.
 _LEAST_DEPTH = 1e-6
-# Rounding of a point on the very edge.
+# Tolerance for rounding of a point on the very edge.
 _EDGE = 1 + 1e-6
 
 
@@ -69,7 +69,7 @@ def perspective_homographies(corners: ArrayLike) -> Matrices:
     """Return the (b, 3, 3) homographies that move the four corners of a view to given points.
 
     Args:
-        corners: (b, 4, 2) where top left, top right, bottom right and bottom left go; no three on a line.
+        corners: (b, 4, 2) targets of top left, top right, bottom right and bottom left; no three on a line.
     """
     target = np.asarray(corners, dtype=np.float64)
     x, y = np.array([-1.0, 1, 1, -1]), np.array([-1.0, -1, 1, 1])
@@ -136,12 +136,12 @@ def between_views(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         ``(b, 3, 3)``.
     """
-    # maps of views can be inverted; to look whether they were waits for a GPU
+    # maps of views are always invertible; checking that would wait for the GPU
     joined: Tensor = torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
     return joined
 
 
-# --- following -----------------------------------------------------------------------------------
+# --- applying ------------------------------------------------------------------------------------
 
 
 def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
         homographies: ``(b, 3, 3)``.
 
     Returns:
-        ``(b, k, 2)`` where they arrive, meaningless behind the camera; ``(b, k)`` bool, whether that is in the view.
+        ``(b, k, 2)`` mapped points, meaningless behind the camera; ``(b, k)`` bool, whether they are in the view.
     """
     with without_autocast(points):  # half precision has steps of .004 at the edges
         known, maps = promote(points), promote(homographies)
@@ -175,10 +175,10 @@ def look_up(
     """Sample maps of second views at the cell centers of first views, by the homographies between them.
 
     Args:
-        maps: ``(b, c, h, w)`` float, of the second views; gets gradients.
+        maps: ``(b, c, h, w)`` float, of the second views; receives gradients.
         homographies: ``(b, 3, 3)`` float, from first to second views.
-        size: height and width of the maps to make, of the first views.
-        padding: what lies outside.
+        size: height and width of the output maps of the first views.
+        padding: how to fill in values outside.
 
     Returns:
         ``(b, c, height, width)``, and ``(b, height, width)`` bool, whether the second view shows the place.
@@ -196,8 +196,8 @@ def look_up(
 def sample_by_gather(maps: Tensor, grid: Tensor) -> Tensor:
     """Compute ``grid_sample(maps, grid)``, bilinear with border padding, by indexing.
 
-    Its gradient on a GPU adds in a fixed order where deterministic algorithms are asked for; that of ``grid_sample``
-    has no such form.
+    Its gradient on a GPU adds in a fixed order if deterministic algorithms are requested; that of ``grid_sample``
+    cannot do so.
 
     Args:
         maps: ``(b, c, h, w)``.

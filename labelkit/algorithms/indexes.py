@@ -1,7 +1,7 @@
-"""Find near rows of a gallery by an index of faiss, which looks at some of them.
+"""Find nearest gallery rows approximately with an index of faiss, which examines only some of the rows.
 
-A graph (HNSW) or inverted lists of compressed rows (IVF-PQ) name some candidates more than asked for; their scores are
-computed again in float64 as by exact search, so that only which rows are named is approximate, not how they score.
+A graph (HNSW) or inverted lists of compressed rows (IVF-PQ) propose a few more candidates than requested; their scores
+are recomputed in float64 as in exact search, so that only the choice of rows is approximate, not their scores.
 
 Sources: Y. Malkov and D. Yashunin, "Efficient and robust approximate nearest neighbor search using
 Hierarchical Navigable Small World graphs"; H. Jegou, M. Douze, C. Schmid, "Product quantization for nearest
@@ -25,19 +25,19 @@ from labelkit.progress import current_progress
 
 Kind = Literal["hnsw", "ivfpq"]
 
-# Rows added at once: between these, a signal is answered.
+# Rows added at a time: a signal is answered only between these steps.
 _ROWS_AT_ONCE = 4096
-# Links per row of a graph (twice as many at the lowest level), and candidates kept while a row is linked.
+# Links per row of a graph (twice as many at the lowest level), and candidates held while a row is linked.
 LINKS, _BUILD_WIDTH = 32, 200
 WIDTHS: dict[Kind, int] = {"hnsw": 128, "ivfpq": 32}
-"""How wide a search is by default: candidates kept on the walk through the graph, or lists that are looked through."""
-# Candidates that are scored again at least: scores of compressed rows are rough.
+"""Default width of a search: candidates held on the walk through the graph, or number of lists that are searched."""
+# Minimum number of candidates to rescore: scores of compressed rows are rough.
 _CANDIDATES: dict[Kind, int] = {"hnsw": 0, "ivfpq": 100}
-# Values that one byte of a product quantizer can take; it is trained on as many rows at least.
+# Values that one byte of a product quantizer can take; also the minimum number of its training rows.
 _PQ_VALUES = 256
-# Rows that train a product quantizer, and a centroid of a list: more hardly change either.
+# Training rows of a product quantizer, and of each list's centroid: more hardly change either.
 _PQ_ROWS, _ROWS_PER_LIST = 256 * _PQ_VALUES, 64
-# Rows that are all compared with each other, and lists that are looked through for one where there are more.
+# Maximum number of rows that are all compared with each other, and lists searched per row if there are more.
 _COMPARED_ROWS, _NEAR_LISTS = 1 << 16, 16
 
 
@@ -45,13 +45,13 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     """Build an ANN index of all gallery embeddings, for :class:`ApproximateSearch`.
 
     Args:
-        gallery: (g, d), computed from as float32.
+        gallery: (g, d), converted to float32.
         kind: ``hnsw``: a graph of near neighbors; ``ivfpq``: rows compressed to d / 4 bytes, in 4 sqrt(g) lists by
             their nearest centroid, trained on a sample. It needs 256 rows.
         metric: as for :func:`knn`.
 
     Returns:
-        An index of faiss, which ``faiss.write_index`` writes.
+        A faiss index, which ``faiss.write_index`` can write.
 
     Raises:
         ValueError: as for :class:`ExactSearch`, or too few rows.
@@ -60,7 +60,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
 
     rows: Any = gallery if isinstance(gallery, StoredRows) else np.asarray(gallery)
     num_rows, dim = rows.shape
-    made: Any = faiss  # its annotations know no optional arguments
+    made: Any = faiss  # its annotations lack optional arguments
     by = made.METRIC_L2 if metric == "l2" else made.METRIC_INNER_PRODUCT
     if kind == "hnsw":
         index = made.IndexHNSWFlat(dim, LINKS, by)
@@ -69,7 +69,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
         if num_rows < _PQ_VALUES:
             raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
         index = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, default_num_lists(num_rows), default_pq_bytes(dim), 8, by)
-        index.pq.cp.min_points_per_centroid = 1  # or faiss prints a warning
+        index.pq.cp.min_points_per_centroid = 1  # otherwise, faiss prints a warning
         sample = np.random.default_rng(0).choice(num_rows, num_trained(num_rows), replace=False)
         index.train(as_rows(rows[np.sort(sample)], "gallery", metric))
     with current_progress().task(f"building the {kind} index of {num_rows:,} rows", total=num_rows) as task:
@@ -98,8 +98,8 @@ def default_pq_bytes(dim: int) -> int:
 def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Find the approximate k nearest neighbors of each embedding by cosine, itself excluded.
 
-    Up to 65,536 rows are compared with all others. Of more, a row is compared with those in the 16 inverted lists
-    nearest to it, so that time grows with n sqrt(n), and some of the nearest are missed.
+    Up to 65,536 rows are compared with all others. If there are more, a row is compared with those in the 16 inverted
+    lists nearest to it, so that time grows with n sqrt(n), and some neighbors are missed.
 
     Args:
         rows: (n, d) of length 1.
@@ -116,9 +116,9 @@ def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64
     import faiss
 
     num_lists = default_num_lists(len(rows))
-    made: Any = faiss  # its annotations know no optional arguments
+    made: Any = faiss  # its annotations lack optional arguments
     index = made.IndexIVFFlat(made.IndexFlatIP(rows.shape[1]), rows.shape[1], num_lists, made.METRIC_INNER_PRODUCT)
-    index.cp.niter = 5  # more find no more rows
+    index.cp.niter = 5  # more do not find more neighbors
     sample = np.random.default_rng(0).choice(len(rows), min(len(rows), _ROWS_PER_LIST * num_lists), replace=False)
     index.train(rows[np.sort(sample)])
     index.add(rows)
@@ -144,21 +144,21 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
     """Serialize an index and pass its bytes to ``take``, piece by piece."""
     import faiss
 
-    made: Any = faiss  # its annotations know no such class
+    made: Any = faiss  # its annotations lack this class
     faiss.write_index(index, made.PyCallbackIOWriter(take))
 
 
 def read_index(path: Path) -> Any:
     """Read an ANN index from a file, memory-mapped where faiss can.
 
-    Never read one that this module did not make: the reader of faiss is not safe on foreign bytes.
+    Only read files that this module wrote: the reader of faiss is not safe for untrusted bytes.
 
     Raises:
         ValueError: faiss cannot read it.
     """
     import faiss
 
-    # versions of faiss before 1.11 cannot map a graph, and read it
+    # versions of faiss before 1.11 cannot map a graph, and load it into memory
     is_mapped = sys.platform in ("linux", "darwin")
     try:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if is_mapped else 0)
@@ -170,14 +170,14 @@ class ApproximateSearch:
     """Approximate nearest-neighbor search in a gallery with a faiss index.
 
     Args:
-        index: of exactly these rows, by :func:`build_index` or of a file that it was written to.
-        gallery: (g, d), computed from as float32.
-        metric: as for :func:`knn`, and as the index was built with.
-        width: candidates kept on the walk through a graph, or lists that are looked through; the larger, the more
-            exact. Default: 128, 32.
+        index: index of exactly these rows, from :func:`build_index` or :func:`read_index`.
+        gallery: (g, d), converted to float32.
+        metric: as for :func:`knn`; the same that the index was built with.
+        width: candidates held on the walk through a graph, or number of lists searched; the larger, the more exact.
+            Default: 128, 32.
 
     Raises:
-        ValueError: as for :class:`ExactSearch`; the index is of other rows.
+        ValueError: as for :class:`ExactSearch`, or the index is of other rows.
     """
 
     def __init__(
@@ -197,28 +197,28 @@ class ApproximateSearch:
         """Return up to k approximate nearest gallery embeddings of each query, nearest first.
 
         Args:
-            queries: (q, d), computed from as float32.
+            queries: (q, d), converted to float32.
             k: from 1 to g.
 
         Returns:
-            scores (q, k) float32 and indices (q, k) int64; where fewer were found, NaN and -1 at the end. The more
-            rows are asked for, the wider the search.
+            scores (q, k) float32 and indices (q, k) int64; if fewer were found, NaN and -1 at the end. The search is
+            wider for larger k.
 
         Raises:
-            ValueError: shapes that do not fit, NaN or infinity, a zero row with ``cosine``, or k out of range.
+            ValueError: shapes do not match, NaN or infinity, a zero row with ``cosine``, or k out of range.
         """
         import faiss
 
         asked = as_queries(queries, self.rows, self.metric)
         if not 1 <= k <= len(self.rows):
             raise ValueError(f"k must be from 1 to {len(self.rows)}, the rows to choose from, got {k}")
-        made: Any = faiss  # its annotations know no class of parameters
+        made: Any = faiss  # its annotations lack the classes of parameters
         listed = min(len(self.rows), max(k + SPARE, _CANDIDATES[self._kind]))
         if self._kind == "hnsw":
             parameters = made.SearchParametersHNSW(efSearch=max(self.width, listed))
         else:
             parameters = made.SearchParametersIVF(nprobe=min(self.width, self._index.nlist))
-        # faiss.contrib.torch_utils, which others load, puts a search in its place that takes no parameters
+        # faiss.contrib.torch_utils, which other packages load, replaces search by a function without parameters
         search = getattr(self._index, "search_numpy", self._index.search)
         _, candidates = search(asked, listed, params=parameters)
         scores, indices = rescore(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)

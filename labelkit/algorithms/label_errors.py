@@ -1,11 +1,11 @@
-"""Which labels the images contradict: each is compared with all others, and never with itself.
+"""Find labels that the images contradict: each is compared with all others, never with itself.
 
-Three views of a label, all without it:
+Three tests of a label, all without using the label itself:
     - nearest: the nearest image of another class is nearer than the nearest of its own
-    - mean: the same of the mean directions of classes
+    - mean: the same for the mean directions of classes
     - ridge: a linear classifier by least squares on one-hot targets prefers another class; leaving one out has a closed
       form (the residual over one minus the leverage)
-A label is doubtful if all say so. The order is by the mean of the three ranks: margins differ in scale.
+A label is doubtful if all three contradict it. The order is by the mean of the three ranks: margins differ in scale.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from labelkit.algorithms.novelty import mid_ranks
 
 RIDGE: Final = 0.3
-"""Added to the diagonal, for rows of length 1. It and the three views were chosen among eight views and their means on
+"""Added to the diagonal, for rows of length 1. It and the three tests were chosen among eight tests and their means on
 the cases of `examples/mislabeled_cases.py` with other seeds than those reported."""
-# Similarities, or predictions, held at a time: 32 MB in float32.
+# Similarities, or predictions, computed at a time: 32 MB in float32.
 _BLOCK_NUMBERS = 1 << 23
 
 
@@ -32,10 +32,10 @@ class LabelDoubts:
 
     Attributes:
         score: (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label.
-        doubtful: (n,) bool, whether all views prefer another class.
+        doubtful: (n,) bool, whether all tests prefer another class.
         suggested: (n,) int64, the other class that ridge prefers.
-        same: (n,) int64, place of the nearest image of the same class; -1 = none.
-        other: (n,) int64, place of the nearest image of the suggested class.
+        same: (n,) int64, index of the nearest image of the same class; -1 = none.
+        other: (n,) int64, index of the nearest image of the suggested class.
     """
 
     score: NDArray[np.float64]
@@ -53,7 +53,7 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
         labels: (n,) int64 in ``[0, c)``, c >= 2 classes that all occur.
 
     Raises:
-        ValueError: shapes that differ, or fewer than two classes.
+        ValueError: shapes differ, or there are fewer than two classes.
     """
     counts = np.bincount(labels) if len(labels) else np.zeros(0, dtype=np.int64)
     if features.ndim != 2 or len(features) != len(labels) or len(counts) < 2 or not counts.all():
@@ -83,7 +83,7 @@ def _blocks(num_rows: int, width: int) -> Iterator[slice]:
 def _nearest_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], suggested: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Nearest of the own and of the suggested class, and how much nearer one of any other class is than of the own."""
+    """Return the nearest of the own and the suggested class, and the margin of the other classes over the own one."""
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
     for block in _blocks(n, n):
@@ -104,7 +104,7 @@ def _nearest_margins(
 def _mean_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """How much nearer the mean of any other class is than that of the others of the own class, by cosine."""
+    """Return the cosine margin of the nearest mean of another class over the mean of the own class without the row."""
     sums = _class_sums(rows.T.astype(np.float64), labels, len(counts)).T
     directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
     margin = np.empty(len(rows))
@@ -121,14 +121,14 @@ def _mean_margins(
 def _ridge_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The other class that least squares without the label prefers, and by how much it prefers it to the label's."""
+    """Return the other class preferred by least squares without the label, and its margin over the label's class."""
     n, dim = rows.shape
     suggested, margin = np.empty(n, dtype=np.int64), np.empty(n)
     extended: NDArray[np.float64] = np.concatenate([rows, np.ones((n, 1))], axis=1)
     by_rows = n <= dim + 1
     if by_rows:
         inverse = _inverse(extended @ extended.T)
-        left = 1 / np.diag(inverse)  # what the residual is divided by
+        left = 1 / np.diag(inverse)  # divisor of the residual
         sums = _class_sums(inverse, labels, num_classes)
     else:
         inverse = _inverse(extended.T @ extended)
@@ -152,7 +152,7 @@ def _inverse(products: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _class_sums(values: NDArray[np.float64], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Return the (m, c) sums of (m, n) columns by class: a product with the one-hot labels."""
+    """Return the sums of (m, n) columns by class, (m, c): a product with the one-hot labels."""
     order = np.argsort(labels, kind="stable")
     begins = np.searchsorted(labels[order], np.arange(num_classes))
     return np.asarray(np.add.reduceat(values[:, order], begins, axis=1))

@@ -1,12 +1,12 @@
-r"""Let soft labels flow between rows that are near each other.
+r"""Propagate soft labels between rows that are near each other.
 
-The graph joins each row with its nearest rows by cosine; an edge weighs :math:`\max(\cos, 0)^3`, which forgets far
-neighbors. From start values Y the values F solve :math:`F = \alpha S F + (1 - \alpha) Y` with
-:math:`S = D^{-1/2} W D^{-1/2}`; they are reached by iteration.
+The graph joins each row with its nearest rows by cosine; an edge has weight :math:`\max(\cos, 0)^3`, which discounts
+far neighbors. For initial values Y, the values F solve :math:`F = \alpha S F + (1 - \alpha) Y` with
+:math:`S = D^{-1/2} W D^{-1/2}`; they are computed by iteration.
 
 Sources: D. Zhou et al., "Learning with Local and Global Consistency" (the equation); A. Iscen et al., "Label
 Propagation for Deep Semi-supervised Learning" (the weights); Q. Huang et al., "Combining Label Propagation and Simple
-Models Out-performs Graph Neural Networks" (the predictions of a classifier as start values).
+Models Out-performs Graph Neural Networks" (the predictions of a classifier as initial values).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from labelkit.algorithms.indexes import ApproximateSearch, build_index
 from labelkit.algorithms.neighbors import ExactSearch
 
 _POWER = 3
-#: Beyond so many rows, neighbors are found nearly instead of exactly: an exact search is quadratic.
+#: With more rows, neighbors are found approximately: an exact search is quadratic.
 _MOST_EXACT = 50_000
-#: Columns that flow together: those of 50,000 rows stay in the cache, which takes a third of the time of 80 together.
+#: Columns propagated at a time: those of 50,000 rows stay in the cache, which takes a third of the time of 80 together.
 _COLUMNS_AT_ONCE = 16
 
 
@@ -30,14 +30,14 @@ def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     """Build the normalized graph of nearest neighbors for label propagation.
 
     Args:
-        features: (n, d) rows of any length but zero, n >= 2.
-        num_neighbors: edges that start at each row; at most n - 1 are there. Edges run both ways.
+        features: (n, d) rows of any length except zero, n >= 2.
+        num_neighbors: edges that start at each row; at most n - 1 are used. Edges run both ways.
 
     Returns:
         (n, n) ``scipy.sparse.csr_matrix`` float64, symmetric, largest eigenvalue <= 1.
 
     Raises:
-        ValueError: fewer than two rows, a zero row, NaN or infinity, or no neighbor asked for.
+        ValueError: fewer than two rows, a zero row, NaN or infinity, or no neighbor requested.
     """
     from scipy.sparse import csr_matrix, diags
 
@@ -50,13 +50,13 @@ def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     starts = np.repeat(np.arange(n), weights.shape[1])
     one_way = csr_matrix((weights.ravel(), (starts, neighbors.ravel())), shape=(n, n))
     both = one_way.maximum(one_way.T)
-    # a row without a near one keeps its own value
+    # a row without near rows retains its own value
     scale = 1 / np.sqrt(np.maximum(np.asarray(both.sum(axis=1)).ravel(), 1e-12))
     return csr_matrix(diags(scale) @ both @ diags(scale))
 
 
 def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Nearest other rows and their cosines; a row that the index did not find has cosine 0."""
+    """Return the nearest other rows and their cosines; a row that the index did not find has cosine 0."""
     if len(rows) <= _MOST_EXACT:
         return ExactSearch(rows).search(rows, k, exclude_self=True)
     scores, found = ApproximateSearch(build_index(rows, "hnsw"), rows, width=64).search(rows, k + 1)
@@ -68,16 +68,16 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
     r"""Propagate class probabilities over the neighbor graph and normalize them.
 
     Args:
-        graph: of :func:`neighbor_graph`.
-        start: (n, k) float >= 0, shares of k classes; rows of zeros know nothing.
+        graph: result of :func:`neighbor_graph`.
+        start: (n, k) float >= 0, shares of k classes; rows of zeros carry no information.
         alpha: in [0, 1); the larger, the more a row takes from its neighbors.
-        num_iterations: of the iteration; what is left out has the size :math:`\alpha^{num\_iterations}`.
+        num_iterations: the remaining error is of the order of :math:`\alpha^{num\_iterations}`.
 
     Returns:
-        (n, k) float64, rows sum to 1; a row that nothing reaches has equal shares.
+        (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
 
     Raises:
-        ValueError: shapes that do not fit, a negative value, or an alpha out of range.
+        ValueError: shapes do not match, a negative value, or an alpha out of range.
     """
     values = np.asarray(start, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != graph.shape[0] or (values < 0).any():
@@ -90,18 +90,18 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
 def diffuse_labels(
     graph: Any, seeds: ArrayLike, *, alpha: float = 0.9, num_iterations: int = 30
 ) -> NDArray[np.float64]:
-    """Propagate labels alone, and scale the classes so that all have as much before each row is normalized.
+    """Propagate labels alone, and scale the classes to equal sums before each row is normalized.
 
-    So a class whose few labels happen to lie in the middle of others does not take their images.
+    Thus, a class whose few labels happen to lie amid other classes does not take their images.
 
     Args:
-        graph: of :func:`neighbor_graph`.
+        graph: result of :func:`neighbor_graph`.
         seeds: (n, k) float, 1 where a row has the label of a class, else 0.
         alpha: in [0, 1), as for :func:`spread_labels`.
-        num_iterations: of the iteration.
+        num_iterations: number of iterations.
 
     Returns:
-        (n, k) float64, rows sum to 1; a row that nothing reaches has equal shares.
+        (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
     """
     found = _flow(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
     return _shares_of_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))

@@ -3,7 +3,7 @@
 Sources: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy. L. Hubert
 and P. Arabie, "Comparing partitions", for the agreement of pairs.
 Departure: released codes of category discovery pad the count matrix to a square. The number of matched samples is the
-same, but among matchings with this number the solver may pick another one.
+same, but the solver may choose another of the matchings with this number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Matching:
     """One-to-one matching of k clusters with c classes.
 
     Attributes:
-        class_of_cluster: (k,) int64, -1 = without match.
+        class_of_cluster: (k,) int64, -1 = unmatched.
         counts: (k, c) int64, samples per cluster and class.
         num_matched: samples whose cluster is matched with their class; the largest number possible.
     """
@@ -44,7 +44,7 @@ def contingency(
         (k, c) int64, row = cluster, column = class.
 
     Raises:
-        ValueError: lengths differ, nothing is there, an id is negative or out of range, or not an integer.
+        ValueError: lengths differ, arrays are empty, or an id is negative, out of range, or not an integer.
     """
     rows, columns = as_ids(cluster_ids, "cluster_ids"), as_ids(labels, "labels")
     if len(rows) != len(columns):
@@ -60,8 +60,8 @@ def match_clusters(
 ) -> Matching:
     """Match clusters to classes to maximize the number of agreeing samples.
 
-    The number of matched samples is unique, the matching need not be: among equals the choice
-    is that of ``scipy.optimize.linear_sum_assignment``. Pairs without a common sample are no match.
+    The number of matched samples is unique, but the matching need not be: among equals, it is the one that
+    ``scipy.optimize.linear_sum_assignment`` chooses. Pairs without a common sample are not matched.
 
     Args:
         cluster_ids: (n,) integers >= 0.
@@ -91,7 +91,7 @@ def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
 
     Args:
         values: (n,) integers, n >= 1.
-        name: what to call them in an error.
+        name: name for error messages.
 
     Raises:
         ValueError: not one-dimensional, empty, not integers, or negative.

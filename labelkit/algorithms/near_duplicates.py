@@ -1,9 +1,9 @@
-"""Whether two pictures show the same pixels: re-saved, resized or cropped by a little, or another photo of the scene.
+"""Decide whether two images show the same pixels (saved again, resized, slightly cropped) or are photos of one scene.
 
-Pictures are gray squares of 64 pixels, whatever their shape was. One is laid over the other by scale and shift along
-each axis, found from coarse to fine by the inverse compositional algorithm of S. Baker and I. Matthews, "Lucas-Kanade
-20 Years On: A Unifying Framework" (2004), for correlation instead of squared differences. Copies then agree in their
-fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
+Images are gray squares of 64 pixels, whatever their original shape. One is aligned to the other by scale and shift
+along each axis, found from coarse to fine by the inverse compositional algorithm of S. Baker and I. Matthews,
+"Lucas-Kanade 20 Years On: A Unifying Framework" (2004), for correlation instead of squared differences. Copies then
+agree in their fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from labelkit.algorithms.row_blocks import blocks
 Floats = NDArray[np.float32]
 
 SIDE = 64
-"""Pixels along a side of a picture."""
+"""Pixels along each side of an image."""
 
-# levels of the search and steps on each
+# resolution of each level of the search, and its number of steps
 _STEPS = ((16, 6), (32, 4), (64, 3))
-# scale and shift (of half a side) that are looked for: pieces of at least 85 % of each side
+# range of scale and shift (in half sides) that is searched: crops of at least 85 % of each side
 _LEAST_SCALE, _MOST_SCALE, _MOST_SHIFT = 0.85, 1.18, 0.18
-# correlations that a pair needs before, and after, it is aligned on the coarsest level
+# minimum correlations of a pair before and after it is aligned on the coarsest level
 _LEAST_BEFORE, _LEAST_GRAY, _LEAST_DETAIL = 0.3, 0.6, 0.25
-# pixels, as a share of a level, that have the structure of that level: if one picture was made smaller than the other,
-# which takes the finest part of its own pixels; and if both have about (this share) the same size
+# pixels, as a share of a level, that an image needs for comparison at that level: if one image was shrunk more than the
+# other, which loses the finest part of its own pixels; and if both have about the same size (above this share)
 _ENOUGH_PIXELS, _ENOUGH_ALIKE, _ALIKE_SIZE = 1.25, 0.85, 0.8
-# parts along a side; those with less than this share of the mean structure say nothing
+# parts along a side; those with less than this share of the mean structure are ignored
 _PARTS, _LEAST_STRUCTURE = 4, 0.2
 _PAIRS_TOGETHER = 128
-# standard deviation, in gray values, below which a picture is taken for empty
+# standard deviation, in gray values, below which an image counts as empty
 _EMPTY = 1e-3
 
 
@@ -44,9 +44,9 @@ class Agreement:
     Attributes:
         levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
         gray: (p,) float32 in [-1, 1], correlation of the gray values.
-        detail: (p,) float32 in [-1, 1], correlation of what differs from a local mean. Pairs that are not alike
-            enough to be aligned have 0 in all three.
-        weakest: (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of a picture.
+        detail: (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different
+            to be aligned have 0 in ``gray``, ``detail`` and ``weakest``.
+        weakest: (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image.
     """
 
     levels: NDArray[np.int64]
@@ -79,9 +79,9 @@ def compare_pictures(
 
     Args:
         pictures: (n, 64, 64).
-        shorter_sides: (n,) pixels that the shorter side of each had in its file.
-        pairs: (p, 2) places among the pictures.
-        report: called with the number of pairs that are done since the last call.
+        shorter_sides: (n,) length in pixels of each image's shorter side in its file.
+        pairs: (p, 2) indices of images.
+        report: called with the number of pairs completed since the last call.
     """
     levels = _levels(shorter_sides[pairs].reshape(len(pairs), 2))
     gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
@@ -104,7 +104,7 @@ def compare_pictures(
 
 
 def _levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
-    """(p,) levels at which pictures whose shorter sides are (p, 2) can be compared."""
+    """Return the level at which images with shorter sides (p, 2) can be compared, (p,)."""
     smaller, larger = sides.min(axis=1), sides.max(axis=1)
     enough = np.where(smaller >= _ALIKE_SIZE * larger, _ENOUGH_ALIKE, _ENOUGH_PIXELS)
     return np.select([smaller >= enough * level for level in (64, 32)], [64, 32], 16).astype(np.int64)
@@ -113,11 +113,11 @@ def _levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
 def _aligned(
     pictures: NDArray[np.uint8], pairs: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the pairs that are somewhat alike, and where the second picture of each lies.
+    """Return the pairs that are somewhat alike, and where the second image of each lies.
 
     Returns:
-        (m,) places that are left, and (m, 4) scale and shift down, scale and shift across: what is at y in the first
-        picture is at ``scale * y + shift`` in the second, from -1 at one edge to 1 at the other.
+        (m,) remaining places, and (m, 4) scale and shift down, scale and shift across: y in the first image corresponds
+        to ``scale * y + shift`` in the second, from -1 at one edge to 1 at the other.
     """
     boxes = np.tile(np.array([1, 0, 1, 0], dtype=np.float32), (len(places), 1))
     for level, steps in _STEPS:
@@ -132,19 +132,19 @@ def _aligned(
 
 
 def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats:
-    """Move the boxes so that the second pictures come to lie over the first; all (m, s, s) of one level."""
+    """Refine the boxes so that the second images are aligned with the first; all (m, s, s) of one level."""
     count, side = first.shape[:2]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
     template = _normalized(first, np.ones_like(first))
     down = np.gradient(template, axis=1) * np.float32(side / 2)
     across = np.gradient(template, axis=2) * np.float32(side / 2)
     slopes = np.stack([down * at[:, None], down, across * at, across], axis=1)  # (m, 4, s, s)
-    # what brightness and contrast explain is no sign of a move
+    # changes that brightness and contrast explain are not evidence of motion
     slopes -= slopes.mean(axis=(2, 3), keepdims=True)
     slopes -= (slopes * template[:, None]).sum(axis=(2, 3), keepdims=True) * template[:, None]
     flat = slopes.reshape(count, 4, side * side)
     squares = flat @ flat.transpose(0, 2, 1)
-    # pictures without structure along an axis say nothing of moves along it
+    # images without structure along an axis contain no information about motion along it
     damping = np.float32(0.01 / 4) * np.trace(squares, axis1=1, axis2=2) + np.float32(1e-6)
     inverse = np.linalg.inv(squares + damping[:, None, None] * np.eye(4, dtype=np.float32))
     for _ in range(steps):
@@ -162,7 +162,7 @@ def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats
 
 
 def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tuple[Floats, Floats, Floats]:
-    """Return correlations of gray values, of detail, and of detail in the part but one that agrees least."""
+    """Return correlations of gray values, of detail, and the second lowest correlation of detail among the parts."""
     moved, inside = _moved(second, boxes, _cubic)
     while first.shape[1] > level:
         first, moved, inside = _halved(first), _halved(moved), np.floor(_halved(inside))
@@ -182,7 +182,7 @@ def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tupl
 
 
 def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
-    """Return pictures (m, s, s) as seen through their boxes, and 1 where that lies inside of them, else 0."""
+    """Return images (m, s, s) sampled through their boxes, and 1 where the samples lie inside them, else 0."""
     side = pictures.shape[1]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
 
@@ -202,20 +202,20 @@ def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) 
 
 
 def _tent(distance: Floats) -> Floats:
-    """Weights of linear interpolation."""
+    """Return the weights of linear interpolation."""
     weights: Floats = np.maximum(np.float32(0), 1 - np.abs(distance))
     return weights
 
 
 def _cubic(distance: Floats) -> Floats:
-    """Weights of cubic interpolation (Catmull-Rom), which keeps more of the fine structure."""
+    """Return the weights of cubic interpolation (Catmull-Rom), which retains more of the fine structure."""
     x = np.abs(distance)
     near, far = 1 + x * x * (1.5 * x - 2.5), 2 + x * (-4 + x * (2.5 - 0.5 * x))
     return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)
 
 
 def _detail(pictures: Floats) -> Floats:
-    """Return what differs from the local mean: less a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
+    """Return the difference from the local mean, a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
     smooth = pictures
     for axis in (1, 2):
         padded = np.pad(smooth, [(0, 0) if i != axis else (2, 2) for i in range(3)], mode="edge")
@@ -227,13 +227,13 @@ def _detail(pictures: Floats) -> Floats:
 
 
 def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
-    """(m,) correlations of pictures (m, s, s) where ``inside`` is 1; 0 if one is empty."""
+    """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
     product: Floats = (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
     return product
 
 
 def _normalized(pictures: Floats, inside: Floats) -> Floats:
-    """Return pictures of mean 0 and length 1 where ``inside`` is 1; 0 elsewhere, and where one is empty."""
+    """Return images of mean 0 and length 1 where ``inside`` is 1; 0 elsewhere, and for empty images."""
     count = np.maximum(inside.sum(axis=(1, 2), keepdims=True), 1)
     centered = (pictures - (pictures * inside).sum(axis=(1, 2), keepdims=True) / count) * inside
     lengths = np.sqrt((centered * centered).sum(axis=(1, 2), keepdims=True))

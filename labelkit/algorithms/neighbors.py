@@ -1,9 +1,9 @@
-"""Find the k nearest rows of a gallery, exactly; ``labelkit.algorithms.indexes`` finds them nearly so.
+"""Find the k nearest rows of a gallery exactly; ``labelkit.algorithms.indexes`` finds them approximately.
 
-A flat search by faiss names a few more candidates than asked for; their scores are computed again
-in float64 row by row, so that equal rows have equal scores and ties can go to the smaller index.
+A flat search by faiss proposes a few more candidates than requested; their scores are recomputed in
+float64 row by row, so that equal rows have equal scores and ties are resolved by the smaller index.
 Queries for which rounding may hide a neighbor among the rows left out are searched again in full.
-A GPU can name the candidates instead of faiss, one block of rows at a time.
+A GPU can propose the candidates instead of faiss, one block of rows at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Metric = Literal["cosine", "l2", "dot"]
 Held = NDArray[np.float32] | StoredRows
 
 SPARE = 16
-"""Candidates beyond k: they show that the k-th score is apart from what was left out."""
-# Rounding of a float32 product of d terms stays below this share of |q| |g|, for any d met here.
+"""Candidates beyond k: they show that the k-th score is clearly better than the rows left out."""
+# The rounding error of a float32 product of d terms is below this share of |q| |g|, for any d in practice.
 _ROUNDING = 1e-5
 # Numbers per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
-# Queries that a device compares with a block of rows at once.
+# Queries that a device compares with a block of rows at a time.
 _QUERIES_AT_ONCE = 4096
 
 
@@ -39,19 +39,19 @@ def knn(
     """Find the k nearest gallery rows of each query exactly, nearest first.
 
     Args:
-        queries: (q, d), computed from as float32.
-        gallery: (g, d), computed from as float32.
+        queries: (q, d), converted to float32.
+        gallery: (g, d), converted to float32.
         k: neighbors per query; at most g, or g - 1 with ``exclude_self``.
-        metric: ``cosine`` (rows of any length but zero) and ``dot``: the larger, the nearer;
+        metric: ``cosine`` (rows of any length except zero) and ``dot``: the larger, the nearer;
             ``l2``: Euclidean distance, the smaller, the nearer.
-        exclude_self: queries are the gallery, and row i is no neighbor of query i.
+        exclude_self: queries are the gallery, and row i is not a neighbor of query i.
 
     Returns:
-        scores (q, k) float32 and indices (q, k) int64 of gallery rows. Of equal scores the
+        scores (q, k) float32 and indices (q, k) int64 of gallery rows. For equal scores, the
         smaller index comes first.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, a zero row with ``cosine``, k out of
+        ValueError: shapes do not match, NaN or infinity, a zero row with ``cosine``, k out of
             range, or an unknown metric.
     """
     return ExactSearch(gallery, metric=metric).search(queries, k, exclude_self=exclude_self)
@@ -61,10 +61,10 @@ class ExactSearch:
     """Exact nearest-neighbor search in a gallery, for repeated queries.
 
     Args:
-        gallery: (g, d), computed from as float32.
+        gallery: (g, d), converted to float32.
         metric: as for :func:`knn`.
-        device: of torch, where candidates are found, such as ``cuda``; ``None``: by faiss on the processor. Scores and
-            ties are those of float64 on the processor either way.
+        device: torch device that finds candidates, such as ``cuda``; ``None``: faiss on the CPU. In both cases, scores
+            and ties are those of float64 on the CPU.
 
     Raises:
         ValueError: not (g, d), NaN or infinity, a zero row with ``cosine``, or an unknown metric.
@@ -79,7 +79,7 @@ class ExactSearch:
         self._offset: NDArray[np.float32] | None = None
         self._shifted = self.rows
         if metric == "l2":
-            # Distances do not feel a shift, their products do: a common offset would cost digits.
+            # Distances do not change with a shift, but their products do: a common offset would reduce precision.
             self._offset = (column_sums(self.rows) / max(1, len(self.rows))).astype(np.float32)
             if isinstance(self.rows, StoredRows):
                 self._shifted = self.rows.minus(self._offset)
@@ -115,11 +115,11 @@ class ExactSearch:
     def _shortlist(
         self, asked: NDArray[np.float32], num_candidates: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """Name the nearest m rows as far as float32 products tell.
+        """Return the m nearest rows according to float32 products.
 
         Returns:
-            (q,) rough inner product, or minus the squared distance, of the farthest row named;
-            (q,) bound on the rounding of that number; (q, m) int64 rows.
+            (q,) rough inner product, or minus the squared distance, of the farthest row returned;
+            (q,) bound on the rounding error of that number; (q, m) int64 rows.
         """
         if self._offset is not None:
             asked = asked - self._offset
@@ -157,7 +157,7 @@ def _rough(
     import torch
 
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # TF32 rounds by more than the slack
+    torch.set_float32_matmul_precision("highest")  # the rounding errors of TF32 exceed the slack
     try:
         gallery = torch.from_numpy(rows).to(device)
         squares = gallery.square().sum(1)
@@ -177,7 +177,7 @@ def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.flo
     """Check queries (q, d) against the gallery, and normalize them to length 1 for ``cosine``.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, or a zero row with ``cosine``.
+        ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
     """
     asked = as_rows(queries, "queries", metric)[:]
     if asked.shape[1] != held.shape[1]:
@@ -190,8 +190,8 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
 
     Args:
         x: (n, d).
-        name: of them, for messages.
-        metric: how they will be compared.
+        name: name of the array, for messages.
+        metric: metric to compare rows with.
 
     Raises:
         ValueError: an unknown metric; not (n, d), NaN or infinity, a zero row with ``cosine``, or numbers whose
@@ -246,9 +246,9 @@ def rescore(
         asked: (q, d).
         held: (g, d).
         candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
-        k: to be kept.
-        metric: how they are compared.
-        exclude_self: row i is no neighbor of query i.
+        k: number of rows to return.
+        metric: metric to compare rows with.
+        exclude_self: row i is not a neighbor of query i.
     """
     scores, indices = np.empty((len(asked), k), dtype=np.float32), np.empty((len(asked), k), dtype=np.int64)
     rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * held.shape[1]))
@@ -266,12 +266,12 @@ def rescore(
 
 
 def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) squared lengths."""
+    """Return the squared lengths, (n,)."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
 def _longest(rows: Held) -> float:
-    """The largest length of a row."""
+    """Return the largest length of a row."""
     return float(np.sqrt(max((_squared_lengths(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
@@ -288,7 +288,7 @@ def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Met
 def _search_all(
     query: NDArray[np.float32], held: Held, k: int, metric: Metric, excluded: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return nearness (k,) and indices (k,) among all gallery rows but the excluded one (-1: none)."""
+    """Return nearness (k,) and indices (k,) among all gallery rows except the excluded one (-1: none)."""
     size = max(1, _BLOCK_NUMBERS // held.shape[1])
     exact = np.concatenate([_nearness(query, held[i : i + size], metric) for i in range(0, len(held), size)])
     if excluded >= 0:

@@ -1,12 +1,12 @@
-"""Which images are likely of no class that has labels.
+"""Score which images likely belong to no class that has labels.
 
-Of all images without a label, two views joined by ranks (``novelty``):
-    - groups: how much of an image the groups without a label take
-    - nearest: how far the nearest image with a label is
+For all images without a label, the mean of two ranks (``novelty``):
+    - groups: the share of an image that belongs to groups without a label
+    - nearest: the distance of the nearest image with a label
 The first finds classes with many images, which have a group of their own; the second also those with few.
 
-Of images that came later (``arrival_novelty``): whether they are nearer to each other than to all that was there. That
-says far more, since earlier images without a label speak for the known classes too.
+For images added later (``arrival_novelty``): whether they are nearer to each other than to all earlier images. This is
+much more informative, since earlier images without a label represent the known classes too.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# distance up to which two images are copies
+# distance up to which two images count as copies
 _SAME = 1e-6
 
 
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
     """Score how unlike the labeled classes each unlabeled image is, (n,) float64 in ``[0, 1]``.
 
-    It is the mean of two ranks, and no probability. Other ways to join groups, nearest labels, class means and a
-    classifier were no better by much on draws that chose it; `examples/novel_cases.py` measures it on others.
+    It is the mean of two ranks, not a probability. Other ways to combine groups, nearest labels, class means and a
+    classifier were not much better on the draws used to choose it; `examples/novel_cases.py` measures it on others.
 
     Args:
-        new_shares: (n,) in ``[0, 1]``, what groups without a label take of each image.
-        cosines: (n,) of the nearest image with a label.
+        new_shares: (n,) in ``[0, 1]``, share of each image that belongs to groups without a label.
+        cosines: (n,) cosine to the nearest image with a label.
 
     Raises:
-        ValueError: shapes that differ.
+        ValueError: shapes differ.
     """
     if new_shares.shape != cosines.shape or new_shares.ndim != 1:
         raise ValueError(f"shares {new_shares.shape} and cosines {cosines.shape} must be of the same images")
@@ -41,13 +41,13 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Score how new each later image is compared with all earlier ones, (n,) float64 in ``[0, 1]``.
 
-    Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Else it is a / (a + b), where a
-    and b are the mean distances to the nearest earlier images, and to the nearest other later ones; measured by
+    Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Otherwise, it is a / (a + b),
+    where a and b are the mean distances to the nearest earlier images and to the nearest other later ones; measured by
     `examples/novel_cases.py`.
 
     Args:
-        earlier: (n, k) cosines of the nearest earlier images, k >= 1.
-        later: (n, l) cosines of the nearest other later images, l >= 1.
+        earlier: (n, k) cosines to the nearest earlier images, k >= 1.
+        later: (n, l) cosines to the nearest other later images, l >= 1.
     """
     to_earlier = 1 - earlier.astype(np.float64).mean(axis=1)
     to_later = 1 - later.astype(np.float64).mean(axis=1)

@@ -1,16 +1,16 @@
-"""How many classes there are: the published search by agreement with labels, and a count of dense groups.
+"""Estimate the number of classes: by the published search by agreement with labels, or by counting dense groups.
 
-Where labels do not say it (``unlabeled_classes``), HDBSCAN counts groups for several least sizes, and the geometric
-mean is taken. Features tell groups at many levels (brands, products, kinds), so that this is the order of magnitude.
+If labels do not determine it (``unlabeled_classes``), HDBSCAN counts groups for several minimum sizes, and their
+geometric mean is used. Features show groups at many levels (brands, products, kinds): this is an order of magnitude.
 
 Source:
     dense groups: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density
     Estimates" (scikit-learn's HDBSCAN).
 
-The published estimate of the number of classes: the clusters that agree best with the labels that are there.
+The published estimate of the number of classes: the clusters that agree best with the existing labels.
 
 Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgvaze/generalized-category-discovery``):
-k-means divides all samples, and the matching of clusters and classes is judged on the labeled ones.
+k-means partitions all samples, and the matching of clusters and classes is evaluated on the labeled ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.matching import as_ids, match_clusters
 from labelkit.algorithms.projection import principal_directions
 
-# Numbers up to this one are all looked at, larger ones in steps of this percentage.
+# Numbers up to this one are all tried, larger ones in steps of this percentage.
 _EVERY_NUMBER, _STEP_PERCENT = 100, 2
 _DIRECTIONS: Final = 48
 _LEAST_SIZES: Final = (3, 5, 8, 12, 20)
@@ -38,11 +38,11 @@ class NumClassesEstimate:
 
     Attributes:
         best: the number.
-        low: smallest number that is likely too.
-        high: largest such number.
-        numbers: numbers looked at, increasing.
-        scores: of each, in [0, 1]: share of the unlabeled rows that is expected to be named rightly; without labels
-            how near to the count of dense groups; with GCD's estimate the share of the labels right.
+        low: smallest number that is also likely.
+        high: largest number that is also likely.
+        numbers: numbers tried, increasing.
+        scores: of each, in [0, 1]: share of the unlabeled rows that is expected to be predicted correctly; without
+            labels, the closeness to the count of dense groups; with GCD's estimate, the share of correct labels.
     """
 
     best: int
@@ -72,17 +72,17 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
 
     Args:
         x: (n, d) rows; compared by cosine on their first principal directions.
-        numbers: to choose from, increasing.
+        numbers: candidates, increasing.
 
     Raises:
-        ValueError: no number.
+        ValueError: there is no number.
     """
     if not len(numbers):
         raise ValueError("numbers must not be empty")
-    # HDBSCAN cannot find one group: 0 and 1 say no more than 2
+    # HDBSCAN cannot find one group: 0 and 1 are no more informative than 2
     logs = np.log(np.maximum(dense_group_counts(x), 2))
     off = np.abs(np.log(numbers) - logs.mean())
-    # as far off as the counts differ, and never less than by a factor of 1.7
+    # the range is the spread of the counts, but at least a factor of 1.7
     near = np.asarray(numbers)[off <= max(2 * logs.std(), 0.55, off.min())]
     scores = np.exp(-off)
     return NumClassesEstimate(
@@ -111,7 +111,7 @@ def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
     return tuple(counts) or (1,)
 
 
-# Brent's search needs about a dozen evaluations anywhere; so few integers are all looked at.
+# Brent's search always needs about a dozen evaluations; up to this many integers are all evaluated.
 _ALL_OF_THEM = 8
 
 
@@ -133,7 +133,7 @@ def bounded_integer_search(objective: Callable[[int], float], low: int, high: in
 
     Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
     of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range of
-    at most 8 integers is looked at wholly.
+    at most 8 integers is evaluated completely.
 
     Args:
         objective: value of an integer; not NaN.
@@ -183,21 +183,21 @@ def estimate_num_classes(
     classes; too many split labeled ones, and surplus clusters go unmatched.
 
     Args:
-        x: (n, d) rows, normalized by the caller if wanted.
+        x: (n, d) rows, normalized by the caller if desired.
         labels: (n,) integers; read only where ``labeled_mask`` is true, and >= 0 there.
         labeled_mask: (n,) bool, true at least once.
-        k_min: smallest number looked at, >= 1; the number of labeled classes is a natural choice.
+        k_min: smallest number tried, >= 1; the number of labeled classes is a natural choice.
         k_max: largest number, at most n.
         seed: with k, the seed of each k-means, so that a score does not depend on the search.
         num_inits: restarts of each k-means.
         search: ``brent`` (a dozen evaluations, see :func:`bounded_integer_search`) or ``grid`` (all).
-        progress: called with each (number, score) as it comes.
+        progress: called with each (number, score) as soon as it is known.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, no labeled row, a bound out of order,
+        ValueError: shapes do not match, NaN or infinity, no labeled row, bounds in the wrong order,
             or an unknown search.
     """
-    # float32 halves the time; the score counts samples, so it does not feel the lost digits.
+    # float32 halves the time; the score counts samples, so the lower precision does not affect it.
     rows = np.asarray(x, dtype=np.float32)
     mask = np.asarray(labeled_mask)
     if mask.shape != rows.shape[:1] or mask.dtype != np.bool_ or np.shape(labels) != mask.shape:
@@ -212,7 +212,7 @@ def estimate_num_classes(
     if search not in ("brent", "grid"):
         raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
     known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")
-    # Label values may be far apart; the count matrix wants positions.
+    # Label values may be far apart; the count matrix needs consecutive numbers.
     known = np.unique(known, return_inverse=True)[1].astype(np.int64)
 
     def loss(num_clusters: int) -> float:

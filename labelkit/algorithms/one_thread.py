@@ -1,4 +1,4 @@
-"""Products of numpy's linear algebra by the thread that asks for them, without threads of the library's own."""
+"""Linear algebra of numpy in the calling thread, without the library's own threads."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from threadpoolctl import ThreadpoolController
 
 
 def _libraries() -> ThreadpoolController:
-    """The libraries that are loaded: numpy's is loaded with it, scipy brings another."""
+    """Return the loaded libraries: numpy's is loaded with it, scipy adds another."""
     return _found("scipy.linalg" in sys.modules)
 
 
 @functools.cache
 def _found(with_scipy: bool) -> ThreadpoolController:
-    # to look for them takes milliseconds
+    # searching for them takes milliseconds
     return ThreadpoolController().select(user_api="blas")
 
 
 class _OneThread:
-    """The limit that all blocks of a process share: set by the first, taken back by the last."""
+    """Limit shared by all blocks of a process: set by the first, restored by the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class _OneThread:
 one_blas_thread = _OneThread()
 """``with one_blas_thread:`` lets the libraries behind numpy and scipy use one thread, in the whole process.
 
-Threads that each own rows call the library at the same time. Threads of its own would wait for each other after every
-product of microseconds, and do it by spinning: where other work runs on the machine, 17 regressions of 200 rows took
-five times the processor time, and no less time. Blocks of several threads may overlap.
+Threads that each process their own rows call the library at the same time. If the library used threads of its own, they
+would wait for each other after every product of microseconds, by spinning: with other work on the machine, 17
+regressions of 200 rows took five times the processor time, and no less time. Blocks of several threads may overlap.
 """

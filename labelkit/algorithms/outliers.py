@@ -1,4 +1,4 @@
-"""Which images of a collection are odd: numbers of single images, and how far each is from what is usual."""
+"""Find unusual images of a collection: properties of single images, and their deviation from the usual."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# A collection of fewer images does not say what is usual.
+# A smaller collection does not show what is usual.
 FEWEST = 10
-# Deviations that make an image odd: of the distance to its neighbors, and of its sharpness.
+# Deviations that make an image unusual: of the distance to its neighbors, and of its sharpness.
 _UNLIKE, _BLURRED = 4.0, 4.5
-# Spreads that are taken at least, so that a collection of images all alike has no odd ones by rounding: of distances
-# as a share of their median and as a number, and of the logarithm of sharpness, where it means a factor of 2 in all.
+# Minimum spreads, so that in a collection of very similar images none is unusual merely by rounding: of distances, as
+# a share of their median and as a number; and of the logarithm of sharpness, where it means a factor of 2 in all.
 _LEAST_SHARE, _LEAST_DISTANCE, _LEAST_LOG = 0.1, 1e-4, 0.15
-# Gray values: contrast of an image with something on it; mean of one that is neither dark nor bright.
+# Gray values: minimum contrast of an image with content; mean of an image that is neither dark nor bright.
 _LEAST_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
-# What an image has to be beside: this part of what is usual in the collection.
+# An image must also be below this part of what is usual in the collection.
 _CONTRAST_PART, _BRIGHTNESS_PART, _SIDE_PART, _PIXELS_PART = 1 / 2, 1 / 3, 1 / 2, 1 / 16
 _LEAST_SIDE = 64
 _LONGEST = 2.0
 _MOST = 100.0
 # Variance of the Laplacian (4, -1, -1, -1, -1) of rounding errors, each of variance 1 / 12.
 _ROUNDING = 20 / 12
-# Added to sharpness before its logarithm is taken.
+# Added to sharpness before taking its logarithm.
 _NO_SHARPNESS = 1e-2
 
 REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "odd shape")
@@ -34,10 +34,10 @@ class Tones:
     """Brightness, contrast and sharpness of an image.
 
     Attributes:
-        brightness: their mean, 0 to 255.
-        contrast: from the darkest to the brightest, without 1 % at each end, 0 to 255.
-        sharpness: standard deviation of the Laplacian, less what rounding to whole gray values gives, over that of the
-            gray values plus 1.
+        brightness: mean gray value, 0 to 255.
+        contrast: range of gray values, without 1 % at each end, 0 to 255.
+        sharpness: standard deviation of the Laplacian, minus the effect of rounding to whole gray values, divided by
+            that of the gray values plus 1.
     """
 
     brightness: float
@@ -58,7 +58,7 @@ def measure_tones(gray: NDArray[np.uint8]) -> Tones:
 
 
 def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float]:
-    """What numpy's quantiles are, from counts of the 256 values instead of an order of all."""
+    """Return the same quantiles as numpy, from counts of the 256 values instead of sorting."""
     below = np.cumsum(np.bincount(gray.ravel(), minlength=256))
     found = []
     for place in (share * (gray.size - 1) for share in shares):
@@ -72,8 +72,8 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
 
     Args:
         values: (n,); NaN is left out and stays NaN.
-        least_share: of the median, that a standard deviation is taken for at least.
-        least: number that it is taken for at least.
+        least_share: minimum spread, as a share of the median.
+        least: minimum spread.
     """
     known = values[~np.isnan(values)]
     if not len(known):
@@ -96,15 +96,15 @@ def outlier_scores(
     """Score each image for each reason to be an outlier, as listed in ``REASONS``.
 
     Args:
-        distances: (n,) to a near neighbor, NaN = not known; ``None``: not judged, as the others.
-        tones: (n, 3) brightness, contrast and sharpness, NaN = not known.
+        distances: (n,) to a near neighbor, NaN = unknown; ``None``: not scored, as for the others.
+        tones: (n, 3) brightness, contrast and sharpness, NaN = unknown.
         sizes: (n, 2) height and width.
 
     Returns:
-        (n, 7) float64: at least 1 where the reason holds, then how many times the limit is passed, at most 100; else 0.
+        (n, 7) float64: if the reason applies, the factor by which the limit is exceeded, from 1 to 100; else 0.
 
     Raises:
-        ValueError: nothing is given.
+        ValueError: all three are ``None``.
     """
     count = next((len(given) for given in (distances, tones, sizes) if given is not None), None)
     if count is None:

@@ -1,4 +1,4 @@
-"""Formulas that must not run in half precision: promote the inputs, switch autocast off."""
+"""Helpers for formulas that must not run in half precision: promote inputs, switch off autocast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def promote(tensor: Tensor) -> Tensor:
         tensor: any shape; floating point.
 
     Returns:
-        float16 and bfloat16 as float32; float32 and float64 as they are.
+        float16 and bfloat16 as float32; float32 and float64 unchanged.
 
     Raises:
         TypeError: the tensor is not floating point.
