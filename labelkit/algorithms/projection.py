@@ -1,4 +1,4 @@
-"""Rows of many dimensions as points in a plane."""
+"""Project rows of many dimensions to points in a plane."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.row_blocks import Rows, iterate_blocks
 
-# t-SNE's usual neighborhood; it needs three times as many rows.
+# Perplexity commonly used for t-SNE; it needs three times as many rows.
 _PERPLEXITY = 30.0
-# Steps, exaggeration at first, and how coarse far points are seen; scikit-learn's own are 1,000, 12 and 0.5. Its steps
-# are as long as the exaggeration allows: with a third of that, all later steps are longer, and half of them do.
+# Steps, early exaggeration, and coarseness for distant points; scikit-learn's defaults are 1,000, 12 and 0.5. Its step
+# size is limited by the exaggeration: with a third of it, all later steps are longer, and half of them suffice.
 _STEPS, _EXAGGERATION, _ANGLE = 500, 4.0, 0.8
-# From this size on, a few eigenvectors are found by Lanczos' method, in a third of the time.
+# From this matrix size, Lanczos' method finds a few eigenvectors in a third of the time.
 _LANCZOS_SIZE = 512
 
 
@@ -27,10 +27,10 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
 
     Returns:
         ((n, 2) float64 centered at 0, shares of the variance). The largest entry of a direction is positive, so that
-        the same rows give the same picture.
+        the same rows result in the same picture.
 
     Raises:
-        ValueError: another shape.
+        ValueError: x has another shape.
     """
     places, shares = _on_principal_directions(x, 2)
     return places, (float(shares[0]), float(shares[1]))
@@ -43,16 +43,16 @@ def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
         x: (n, d) numbers, n >= 1.
 
     Returns:
-        (n, 3) float64 in [0, 1], red for the first direction; 0.5 where nothing varies. From the 1st to the 99th
-        percentile, so that single rows do not take all of the range.
+        (n, 3) float64 in [0, 1], red for the first direction; 0.5 where nothing varies. The range is from the 1st to
+        the 99th percentile, so that single rows do not stretch it.
 
     Raises:
-        ValueError: another shape.
+        ValueError: x has another shape.
     """
     places, _ = _on_principal_directions(x, 3)
     low, high = np.percentile(places, (1, 99), axis=0)
     spread = high - low
-    # rounding alone is no variation
+    # differences due to rounding are no variation
     flat = spread <= 1e-9 * max(1.0, float(np.abs(np.asarray(x)).max(initial=0)))
     colors = np.clip((places - low) / np.where(flat, 1.0, spread), 0, 1)
     colors[:, flat] = 0.5
@@ -60,7 +60,7 @@ def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
 
 
 def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows on the first directions (n, count), and shares of the variance; 0 where there are fewer directions."""
+    """Return rows on the first directions, (n, count), and shares of the variance; 0 if there are fewer directions."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
@@ -76,14 +76,14 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
 
     Args:
         x: (n, d) numbers, n >= 1.
-        count: how many, in [1, d].
+        count: number of directions, in [1, d].
 
     Returns:
         ((d, count) orthonormal columns, (count,) shares of the variance), both float64. The largest entry of a
         direction is positive.
 
     Raises:
-        ValueError: another shape, or a count out of range.
+        ValueError: x has another shape, or the count is out of range.
     """
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
@@ -92,7 +92,7 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     total = float(np.square(rows).sum())
     variances, directions = _largest(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
     if len(rows) < rows.shape[1]:
-        # few rows: the same directions from a smaller problem
+        # if there are few rows, compute the same directions from a smaller problem
         varying = variances > 1e-9 * total
         variances = np.append(variances[varying], np.zeros(count - varying.sum()))
         directions = _completed(rows.T @ (directions[:, varying] / np.sqrt(variances[: varying.sum()])), count)
@@ -102,7 +102,7 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
 
 
 def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Orthonormal columns, and as many others at a right angle to them as are missing: any, the same each time."""
+    """Append orthonormal columns up to ``count``: arbitrary, but the same each time."""
     width, found = directions.shape
     drawn = np.random.default_rng(0).normal(size=(width, count - found))
     with one_blas_thread:
@@ -115,13 +115,13 @@ def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[
 
     Args:
         rows: (n, d) numbers, in memory or not; n >= 1.
-        count: directions, in [1, d].
+        count: number of directions, in [1, d].
 
     Returns:
         ((d,) mean, (d, count) orthonormal columns), float64.
 
     Raises:
-        ValueError: no rows, or a count out of range.
+        ValueError: there are no rows, or the count is out of range.
     """
     number, width = rows.shape
     if not number or not 1 <= count <= width:
@@ -145,7 +145,7 @@ def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.f
 
 
 def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Largest eigenvalues of a symmetric matrix, falling, and their vectors as columns; at most as many as it has."""
+    """Return the largest eigenvalues of a symmetric matrix, decreasing, and their vectors as columns."""
     from scipy.linalg import eigh
     from scipy.sparse.linalg import ArpackError, eigsh
 
@@ -160,7 +160,7 @@ def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float6
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
-    """Embed samples in a plane by t-SNE, which keeps neighbors together. Distances between groups mean little.
+    """Embed samples in a plane by t-SNE, which preserves neighbors. Distances between groups mean little.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
     ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's own
@@ -168,13 +168,13 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
 
     Args:
         x: (n, d) numbers, n >= 2.
-        seed: of the optimization.
+        seed: seed of the optimization.
 
     Returns:
         (n, 2) float64.
 
     Raises:
-        ValueError: fewer than two rows.
+        ValueError: there are fewer than two rows.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -183,7 +183,7 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
     if rows.ndim != 2 or len(rows) < 2:
         raise ValueError(f"x must have shape (n, d) with n >= 2, got {rows.shape}")
     perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
-    # started from principal directions, as they are: sklearn's own start divides by a spread that may be 0
+    # start from principal directions: sklearn's own start divides by a spread that may be 0
     start, _ = principal_plane(rows)
     spread = float(start[:, 0].std())
     start = (start / spread if spread > 0 else start) * 1e-4
@@ -195,6 +195,6 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         early_exaggeration=_EXAGGERATION,
         angle=_ANGLE,
     )
-    # threads wait for each other after each of many short steps, which takes minutes where other work runs
+    # threads would wait for each other after each of many short steps, which takes minutes if other work is running
     with threadpool_limits(1):
         return np.asarray(layout.fit_transform(rows), dtype=np.float64)

@@ -1,17 +1,17 @@
-r"""Spread unit vectors over the sphere as evenly as possible, and how well they can be spread at best.
+r"""Spread unit vectors over the sphere as evenly as possible, and bound how well they can be spread.
 
 Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024), Eq. 5: the loss of c
 unit vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t = 2.
 
-    c <= d + 1          simplex: every cosine is -1/(c - 1); the least loss there is
-    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the least there is
+    c <= d + 1          simplex: every cosine is -1/(c - 1); the minimum loss
+    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the minimum possible
                         (Rankin)
-    d = 2               regular polygon: the least loss and the least largest cosine
-    otherwise           minimize the loss, then the same loss with t growing, whose limit is the largest cosine
+    d = 2               regular polygon: the minimum loss and the minimum largest cosine
+    otherwise           minimize the loss, then the same loss with growing t, whose limit is the largest cosine
 
 Departures: pairs i < j are averaged (Eq. 5 prints another factor and the pairs i = i; its code averages pairs). Plain
-gradient descent with the published step does not settle; we minimize by L-BFGS from a uniform start. The growing t is
-ours; ``sharpest_t=None`` leaves it out. Prototypes are rows here, columns in the paper's code.
+gradient descent with the published step does not converge; we minimize by L-BFGS from a uniform start. The growing t is
+our addition; ``sharpest_t=None`` disables it. Prototypes are rows here, columns in the paper's code.
 
 How well unit vectors can be spread at best: bounds that no set of points can beat.
 
@@ -40,11 +40,11 @@ DEFAULT_T = 2.0
 SHARPEST_T = 32768.0
 ITERATIONS = 200
 
-# Factor from one t to the next; smaller ones take longer and end no better.
+# Factor from one t to the next; smaller factors take longer without better results.
 _SHARPENING = 4.0
-# Above this many prototypes float32: half the memory and time, and 1e-7 of a cosine is of no use there.
+# For more prototypes, use float32: half the memory and time, and an error of 1e-7 in a cosine does not matter there.
 _DOUBLE_UP_TO = 2048
-# L-BFGS keeps as many pairs of vectors; fewer where a vector has millions of values.
+# Number of vector pairs that L-BFGS stores; fewer if a vector has millions of values.
 _MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
 _NORM_TOLERANCE = 1e-3
 
@@ -54,13 +54,13 @@ class Spread:
     """Statistics of the pairwise cosines of unit vectors, to judge how evenly they are spread.
 
     Attributes:
-        max_cosine: of the closest pair.
-        min_cosine: of the pair farthest apart.
-        mean_cosine: over all pairs; -1/(c - 1) or more, reached whenever the vectors sum to zero.
+        max_cosine: cosine of the closest pair.
+        min_cosine: cosine of the pair farthest apart.
+        mean_cosine: mean over all pairs; -1/(c - 1) or more, reached whenever the vectors sum to zero.
         rms_cosine: root mean square over all pairs.
-        mean_nearest_cosine: each vector with its nearest other, averaged over vectors.
+        mean_nearest_cosine: cosine of each vector with its nearest other vector, averaged over vectors.
         closest_angle: angle of the closest pair in degrees.
-        mean_angle: over all pairs, in degrees.
+        mean_angle: mean over all pairs, in degrees.
         uniformity: the paper's loss at t = 2; -4 c/(c - 1) or more.
     """
 
@@ -94,15 +94,15 @@ def spread_prototypes(
         num_prototypes: c, >= 2.
         dim: d, >= 2.
         generator: rotates and orders a closed form, or draws the start.
-        method: ``auto`` takes a closed form where there is one; ``optimize`` never does.
+        method: ``auto`` uses a closed form if there is one; ``optimize`` never does.
         t: sharpness of the paper's loss, > 0.
-        sharpest_t: then t is multiplied by four up to this, so that in the end the largest cosine counts;
-            ``None``: the paper's loss alone. Without effect if not above ``t``.
-        iterations: most iterations of L-BFGS for every t.
-        num_starts: starts; the best is kept, by the largest cosine, or by the loss where ``sharpest_t`` is ``None``.
-        chunk: rows of the c x c cosines that are in memory at once.
-        device: where torch computes.
-        report: called after every t with it and the largest cosine.
+        sharpest_t: t is then multiplied by four up to this, so that in the end the largest cosine counts;
+            ``None``: the paper's loss alone. No effect if not above ``t``.
+        iterations: maximum number of L-BFGS iterations for each t.
+        num_starts: starts; the best by the largest cosine is returned, or by the loss if ``sharpest_t`` is ``None``.
+        chunk: rows of the c x c cosines that are in memory at a time.
+        device: torch device for the computation.
+        report: called after each t with t and the largest cosine.
 
     Returns:
         (c, d) float32, rows of length 1.
@@ -153,14 +153,14 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
 def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
     """Return whether the closed form minimizes the loss of Eq. 5 for every t; see :func:`closed_form`.
 
-    So have the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally optimal
-    (Cohn and Kumar, "Universally optimal distribution of points on spheres"). Opposite pairs beside a simplex have not.
+    This holds for the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally
+    optimal (Cohn and Kumar, "Universally optimal distribution of points on spheres"), but not for pairs and a simplex.
     """
     return num_prototypes <= dim + 1 or num_prototypes == 2 * dim or dim == 2
 
 
 def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
-    """Return the increasing values of t that :func:`spread_prototypes` optimizes for in turn."""
+    """Return the increasing values of t that :func:`spread_prototypes` optimizes for, one after the other."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
@@ -170,15 +170,15 @@ def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
 def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
     r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
-    This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 where all are equal.
+    This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all are equal.
 
     Args:
         prototypes: (c, d), c >= 2, rows of length 1 (to 1e-3; scaled to 1 here).
         t: sharpness, > 0.
-        chunk: rows of the c x c cosines in memory at once.
+        chunk: rows of the c x c cosines in memory at a time.
 
     Raises:
-        ValueError: shape, length of a row, or t.
+        ValueError: a wrong shape, row length, or t.
     """
     return uniformity_gradient(prototypes, t, chunk=chunk)[0]
 
@@ -208,7 +208,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     """Measure how evenly unit vectors (c, d), c >= 2, are spread over the sphere.
 
     Raises:
-        ValueError: shape, or a row is not of length 1 to 1e-3 (scaled to 1 here).
+        ValueError: wrong shape, or the length of a row differs from 1 by more than 1e-3 (scaled to 1 here).
     """
     rows = _unit_rows(prototypes)
     count = len(rows)
@@ -247,7 +247,7 @@ def _optimize(
     device: str,
     report: Callable[[float, float], None] | None,
 ) -> tuple[NDArray[np.float64], float]:
-    """Minimize from one start; return the rows and what starts are compared by."""
+    """Minimize from one start; return the rows and the score that starts are compared by."""
     import torch
     from scipy.optimize import minimize
 
@@ -259,7 +259,7 @@ def _optimize(
     for t in levels:
 
         def value_and_gradient(flat: NDArray[np.float64], t: float = t) -> tuple[float, NDArray[np.float64]]:
-            # L-BFGS knows no sphere: it moves vectors of any length, of which the direction counts
+            # L-BFGS is unconstrained: it moves vectors of any length, of which only the direction counts
             free = torch.from_numpy(flat.reshape(num_prototypes, dim)).to(device, dtype)
             lengths = free.norm(dim=1, keepdim=True)
             smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
@@ -286,13 +286,13 @@ def _optimize(
 def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
     r"""Return :math:`\frac{1}{2t} \log \sum_{i \ne j} \exp(2t\, w_i \cdot w_j)` and its gradient along the sphere.
 
-    This is the loss but for a factor and a constant; between the largest cosine m and m + log(c (c - 1))/(2t), it keeps
-    its scale when t grows.
+    This is the loss up to a factor and a constant; it lies between the largest cosine m and m + log(c (c - 1))/(2t),
+    so that its scale does not change when t grows.
 
     Args:
         points: (c, d) unit rows.
         t: sharpness.
-        chunk: rows of cosines in memory at once.
+        chunk: rows of cosines in memory at a time.
     """
     import torch
 
@@ -303,7 +303,7 @@ def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
         cosines = points[start : start + chunk] @ points.T
         cosines.diagonal(start).fill_(-math.inf)
         now = float(cosines.max())
-        # so that exp neither overflows nor is zero everywhere
+        # prevent exp from overflowing, and from being zero everywhere
         if now > largest:
             scale = math.exp(2 * t * (largest - now))
             pulls[:start] *= scale
@@ -330,7 +330,7 @@ def _simplices(count: int, dim: int) -> NDArray[np.float64]:
     """Return one simplex if count = dim + 1, else opposite pairs and a simplex, all in orthogonal subspaces.
 
     Any ``count - dim`` simplices that share the dimensions have 0 as their largest cosine. Of all ways to share, this
-    one has the least loss at t = 2: what a simplex of m points takes off the sum over pairs is
+    one has the minimum loss at t = 2: a simplex of m points reduces the sum over pairs by
     m (m - 1)/2 (1 - exp(-2t/(m - 1))), which is convex in m, so that unequal sizes are best.
     """
     pairs = count - dim - 1
@@ -351,9 +351,9 @@ def _simplex(size: int) -> NDArray[np.float64]:
 
 
 def _rotated(rows: NDArray[np.float64], dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Turn rows of m <= dim coordinates into ``dim`` dimensions by random orthonormal axes."""
+    """Rotate rows of m <= dim coordinates into ``dim`` dimensions by random orthonormal axes."""
     axes, triangle = np.linalg.qr(generator.standard_normal((dim, rows.shape[1])))
-    # without the signs of the diagonal the axes are not uniformly distributed
+    # without the signs of the diagonal, the axes would not be uniformly distributed
     turned: NDArray[np.float64] = rows @ (axes * np.sign(np.diag(triangle))).T
     return turned
 
@@ -374,7 +374,7 @@ def _unit_rows(prototypes: ArrayLike) -> NDArray[np.float64]:
     return rows
 
 
-# Beyond this many polynomials nothing is gained; only far more points than 2**64 would need them.
+# Higher degrees gain nothing; only far more points than 2**64 would need them.
 _MAX_DEGREE = 400
 
 
@@ -432,7 +432,7 @@ def _levenshtein(count: int, dim: int) -> float:
 
 
 def _interval(degree: int, dim: int) -> tuple[float, float]:
-    """Cosines for which the bound of this degree is the best of its family."""
+    """Return the interval of cosines for which the bound of this degree is the best of its family."""
     half, is_odd = divmod(degree, 2)
     if is_odd:  # degree 2k - 1
         return _largest_zero(half, 1, 1, dim), _largest_zero(half + 1, 1, 0, dim)
@@ -440,7 +440,7 @@ def _interval(degree: int, dim: int) -> tuple[float, float]:
 
 
 def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
-    """Largest zero of the Jacobi polynomial of the sphere with both exponents raised by a and b."""
+    """Return the largest zero of the Jacobi polynomial of the sphere with exponents raised by a and b."""
     from scipy.special import roots_jacobi
 
     if degree == 0:
@@ -461,7 +461,7 @@ def _most_points(cosine: float, degree: int, dim: int) -> float:
 
 
 def _zonal(degree: int, dim: int, cosine: float) -> float:
-    """Gegenbauer polynomial of the sphere in ``dim`` dimensions, 1 at 1; by its three-term recurrence."""
+    """Evaluate the Gegenbauer polynomial of the sphere in ``dim`` dimensions, 1 at 1, by its three-term recurrence."""
     before, now = 1.0, cosine
     if degree == 0:
         return before

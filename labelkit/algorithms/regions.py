@@ -1,7 +1,7 @@
-"""Where two crops of an image show the same, and maps of features looked up there.
+"""Find the overlap of two crops of an image, and sample feature maps there.
 
-Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; the lookup is RoI align of
-``MkuuWaUjinga/leopart``. A mirror image is drawn once per image, so boxes live in the image as its crops show it.
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; sampling is RoI align of
+``MkuuWaUjinga/leopart``. Mirroring is drawn once per image, so boxes refer to the image as its crops show it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
 
     Returns:
         (b, g, g, d) in at least float32; cell (i, j) of two crops, each over its overlap with the other, shows the same
-        place, but for cells at the border of a map, where samples stop at the center of the last token.
+        place, except at the border of a map, where samples stop at the center of the last token.
     """
     from torchvision.ops import roi_align  # torchvision takes a second to import
 

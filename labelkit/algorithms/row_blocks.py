@@ -1,7 +1,7 @@
-"""Rows of numbers, in memory or read from a map of a file block by block, and what is computed over blocks of them.
+"""Rows of numbers in memory or read block by block from a memory map, and computations over their blocks.
 
-Blocks are cut by the shapes alone, and rows of a file are chosen, scaled and moved in float32 as they would be in
-memory: results do not depend on where the rows are.
+The size of blocks depends only on the shapes, and rows of a file are selected, scaled and shifted in float32 as they
+would be in memory: results do not depend on where the rows are.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.floating[Any]]
 
-# Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
+# Numbers per temporary block: 8 MB in float64, so that a block stays in the processor cache.
 BLOCK_NUMBERS = 1 << 20
-# Exponent of a number in float16; what one that is shifted keeps in float32: its sign, exponent and fraction.
+# Exponent bits of a float16 number; bits that a shifted number retains in float32: its sign, exponent and fraction.
 _HALF_EXPONENT, _SINGLE_BITS = np.int16(0x7C00), np.int32(-0x70002000)
 _EXPONENTS_APART = np.float32(2.0**112)
-# Numbers that are shifted at a time: they stay in the cache from one step to the next.
+# Numbers that are shifted at a time: few enough to stay in the cache from one step to the next.
 _HALVES_AT_ONCE = 1 << 16
 
 
 class StoredRows:
     """Lazy float32 view of some or all rows of an array, such as a memory map.
 
-    Slices and int64 arrays give new arrays of rows; nothing of the size of all rows is held.
+    Slices and int64 arrays return new arrays of rows; nothing of the size of all rows is held in memory.
 
     Args:
-        source: (m, d) float16 or float32, an array or what gives one when it is indexed, such as ``LazyRows``.
+        source: (m, d) float16 or float32, an array or an object that returns one when indexed, such as ``LazyRows``.
         chosen: (n,) int64 rows of it; None for all.
-        unit: scale each row to length 1; rows of zeros stay.
-        roots: take the square roots first; nothing is negative.
-        in_blocks: whether algorithms are to read it block by block; otherwise they make one copy of it and work there.
+        unit: scale each row to length 1; rows of zeros do not change.
+        roots: take the square roots first; all numbers must be >= 0.
+        in_blocks: whether algorithms should read it block by block; otherwise they work on one copy of it in memory.
 
     Attributes:
         shape: (n, d).
         dtype: float32.
-        in_blocks: as given.
-        spread: applies a function to successive parts of such rows, perhaps in other processes, and yields what it
-            finds in order; ``None``: rows are gone through here.
+        in_blocks: see above.
+        spread: applies a function to successive parts of such rows, perhaps in other processes, and yields its
+            results in order; ``None``: rows are processed here.
     """
 
     dtype = np.dtype(np.float32)
@@ -57,7 +57,7 @@ class StoredRows:
     ) -> None:
         self._source = source
         self._chosen = chosen
-        self._first = 0  # of rows that are not chosen one by one
+        self._first = 0  # first row of the view, unless rows are chosen one by one
         self._roots = roots
         self._divisors: tuple[Floats, ...] = ()
         self._offset: NDArray[np.float32] | None = None
@@ -88,7 +88,7 @@ class StoredRows:
         return np.where(lengths > 0, lengths, np.float32(1))
 
     def _places(self, where: slice | NDArray[np.int64]) -> Any:
-        """Return where rows are in the source."""
+        """Return the indices of rows in the source."""
         if self._chosen is not None:
             return self._chosen[where]
         if not isinstance(where, slice):
@@ -100,7 +100,7 @@ class StoredRows:
         """Return a view with each row divided by its divisor (n,), in the precision of the divisor.
 
         Raises:
-            ValueError: they are moved already.
+            ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
             raise ValueError("these rows are moved already")
@@ -112,7 +112,7 @@ class StoredRows:
         """Return a view with an offset (d,) subtracted from each row.
 
         Raises:
-            ValueError: they are moved already.
+            ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
             raise ValueError("these rows are moved already")
@@ -150,10 +150,10 @@ Rows = Floats | StoredRows
 
 
 def square_roots(rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return the square roots of numbers of any shape that are never negative, as float32.
+    """Return the square roots of non-negative numbers of any shape, as float32.
 
-    Features of networks that end in a ReLU are compared better by them: Y. Hu, V. Gripon and S. Pateux, "Leveraging the
-    Feature Distribution in Transfer-based Few-Shot Learning" (power transform).
+    They improve the comparison of features of networks that end in a ReLU: Y. Hu, V. Gripon and S. Pateux, "Leveraging
+    the Feature Distribution in Transfer-based Few-Shot Learning" (power transform).
     """
     return np.asarray(np.sqrt(np.maximum(rows, 0, dtype=np.float32)))
 
@@ -161,8 +161,8 @@ def square_roots(rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """Copy an array as float32, converting float16 by bit shifts, which is several times faster than in numpy.
 
-    A sign and ten bits of fraction are moved as they are. The exponent is 112 too small there, which a product puts
-    right, numbers below the normal ones included.
+    The sign and ten bits of fraction are moved unchanged. The exponent is then too small by 112, which a
+    multiplication corrects, also for subnormal numbers.
     """
     if values.dtype != np.float16 or not values.size:
         return np.array(values, dtype=np.float32)
@@ -174,7 +174,7 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
         here = slice(start, start + _HALVES_AT_ONCE)
         some, made = halves[here], bits[here]
         if np.bitwise_and(some, _HALF_EXPONENT, out=exponents[: len(some)]).max() == _HALF_EXPONENT:
-            return np.array(values, dtype=np.float32)  # infinity, or not a number
+            return np.array(values, dtype=np.float32)  # infinity or NaN
         np.copyto(made, some)
         np.left_shift(made, 13, out=made)
         np.bitwise_and(made, _SINGLE_BITS, out=made)
@@ -183,7 +183,7 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rows_per_block(numbers_per_row: int) -> int:
-    """Return how many rows a block has, at least 1."""
+    """Return the number of rows per block, at least 1."""
     return max(1, BLOCK_NUMBERS // numbers_per_row)
 
 
@@ -194,15 +194,15 @@ def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
 
 
 def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
-    """Yield the slice and the rows of each block in turn."""
+    """Yield the slice and the rows of each block in order."""
     for block in blocks(*rows.shape):
         yield block, rows[block]
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and convert it to contiguous float32, keeping float64, with a copy only if needed.
+    """Check an array and convert it to contiguous float32, or leave float64, with a copy only if needed.
 
-    Rows to be read in blocks stay where they are.
+    Rows to be read in blocks are not loaded.
 
     Raises:
         ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow float64.
@@ -219,7 +219,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     bad, largest = 0, 0.0
     for _, part in iterate_blocks(rows):
         high, low = float(part.max()), float(part.min())
-        if not np.isfinite([high, low]).all():  # what is not a number is both the largest and the smallest
+        if not np.isfinite([high, low]).all():  # NaN is both the maximum and the minimum
             bad += int((~np.isfinite(part).all(axis=1)).sum())
         largest = max(largest, high, -low)
     if bad:
@@ -246,7 +246,7 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
 
 
 def row_lengths(rows: Floats) -> NDArray[np.float64]:
-    """Compute row lengths (n,), also where the squares would overflow or underflow."""
+    """Compute row lengths (n,), even if the squares would overflow or underflow."""
     largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
     scaled = rows / np.where(largest > 0, largest, 1)[:, None]
     return np.asarray(largest * np.linalg.norm(scaled, axis=1))
@@ -256,7 +256,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
     """Sum the rows in float64, (d,)."""
     sums = np.zeros(rows.shape[1])
     for _, part in iterate_blocks(rows):
-        sums += part.astype(np.float64).sum(axis=0)  # faster than a sum that converts
+        sums += part.astype(np.float64).sum(axis=0)  # faster than a converting sum
     return sums
 
 

@@ -1,24 +1,24 @@
-r"""Balanced assignment of n samples to k clusters whose shares are given, by entropic optimal transport.
+r"""Balanced assignment of n samples to k clusters with prescribed shares, by entropic optimal transport.
 
-:func:`solve` meets the shares to a chosen error, for any number of samples; :func:`balanced_labels` meets sizes
-exactly, by linear assignment, for at most 8,000. ``losses.soft_assignment`` has what a batch takes.
+:func:`solve` meets the shares up to a tolerance, for any number of samples; :func:`balanced_labels` meets sizes
+exactly, by linear assignment, for at most 8,000. ``losses.soft_assignment`` contains the version for batches.
 
 With scores l (n, k) and a prior r that sums to 1, the plan
 
 .. math:: Q = \arg\min_Q \langle Q, -\log p \rangle + \tfrac{1}{\lambda} KL(Q \| \tfrac{1}{n} 1 r^T), \quad
     Q 1_k = \tfrac{1}{n} 1_n, \; Q^T 1_n = r, \qquad p = \text{softmax}(l)
 
-has the rows :math:`\text{softmax}(\lambda l_i + u) / n`: rows are exact by construction, and all there is to find are
+has the rows :math:`\text{softmax}(\lambda l_i + u) / n`: rows are exact by construction, and the only unknowns are
 the k potentials u that make the columns sum to r, which maximize the concave semi-dual
 
 .. math:: D(u) = r \cdot u - \tfrac{1}{n} \sum_i \log \sum_y \exp(\lambda l_{iy} + u_y), \qquad \nabla D = r - s(u).
 
-A pass over the scores gives D and the shares s; the plan is never kept. Several processes each hold some rows and pass
-``reduce``: sums of the size of k are all they exchange.
+A pass over the scores computes D and the shares s; the plan is never stored. Several processes each hold some rows and
+pass ``reduce``: they exchange only sums of size k.
 
 Sources: M. Cuturi, "Sinkhorn Distances" (NeurIPS 2013); Y. Asano, C. Rupprecht and A. Vedaldi, "Self-labelling via
-Simultaneous Clustering and Representation Learning" (ICLR 2020). Own code, since the iteration of the published code
-and of POT takes several times the passes, over a matrix that has to be in memory.
+Simultaneous Clustering and Representation Learning" (ICLR 2020). We use our own code, since the iteration of the
+published code and of POT takes several times as many passes, over a matrix that has to be in memory.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
-"""Combines a small CPU tensor over all processes, elementwise; every process gets the same answer."""
+"""Combines a small CPU tensor over all processes, elementwise; every process receives the same result."""
 
 Scores = Any
-"""(n, k) floats with a shape, a dtype and slices of rows: a tensor, an array, a memory map, a data set of a file (which
-are read in blocks), or :class:`LinearScores`."""
+"""(n, k) floats with a shape, a dtype and slices of rows: a tensor, an array, a memory map, an HDF5 data set (all read
+in blocks), or :class:`LinearScores`."""
 
 # Numbers per block: 2 MB in float32, so that a block is still in the cache for its second product.
 _BLOCK_NUMBERS, _GPU_BLOCK_NUMBERS = 1 << 19, 1 << 24
-# Rows that float32 adds; their sums are float64. Equal rows would lose a digit for each ten times as many.
+# Rows summed in float32; their sums are added in float64. Equal rows would lose a digit with ten times as many.
 _ADDED_ROWS, _GPU_ADDED_ROWS = 1024, 256
-# A kernel of exponentials that is larger is not kept: they are taken again in each pass.
+# A larger kernel of exponentials is not stored: they are recomputed in each pass.
 KERNEL_BYTES = 1 << 30
-# Of the exponents in a row of the kernel, the largest and the smallest (below, numbers lose digits and products time),
-# and how far u may move before the exponentials are taken again.
+# For exponents in a row of the kernel, the largest and the smallest (below it, numbers lose digits and products become
+# slow), and how far u may move before the exponentials are recomputed.
 _TOP = {torch.float32: 60.0, torch.float64: 300.0}
 _FLOOR = {torch.float32: -86.0, torch.float64: -700.0}
 _FAR = {torch.float32: 60.0, torch.float64: 500.0}
-# Above this |lam * l| float32 is off by more than 3e-5 in the exponent: it is then taken in float64.
+# Above this |lam * l|, float32 is off by more than 3e-5 in the exponent, so float64 is used.
 _EXACT_EXPONENT = 512.0
-# Where lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros
-# the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
+# If lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros,
+# the semi-dual is nearly piecewise linear, and an ascent can stall far from its maximum.
 _STEEP, _SOFTER = 2e3, 8.0
-# A share of zero would send its potential to infinity; this bounds a step.
+# Lower limit for shares: a share of zero would send its potential to infinity; this bounds a step.
 _LEAST_SHARE = 1e-30
 _PAIRS, _LINE_SEARCH_PASSES, _LONGEST_STEP = 20, 12, 50.0
-# L-BFGS takes steps of scaling for gradients as long as so many passes reduce the error to this share.
+# L-BFGS uses scaling steps instead of gradients as long as this many passes reduce the error to this share.
 _SLOW_AFTER, _SLOW = 3, 0.5
-# Values are compared down to this relative difference; beyond, slopes decide.
+# Values are compared down to this relative difference; below it, slopes decide.
 _VALUE_NOISE = 1e-7
 # The cost matrix of an exact assignment is n x n.
 _EXACT_MOST_ROWS = 8000
@@ -98,7 +98,7 @@ class LinearScores:
         self._bias = None if bias is None else bias.detach().to(self.device, self.dtype)
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """Scores of some rows."""
+        """Return the scores of some rows."""
         return torch.nn.functional.linear(_read(self._features, rows).to(self.dtype), self._weight, self._bias)
 
 
@@ -108,14 +108,14 @@ class SinkhornResult:
 
     Attributes:
         potentials: u, (k,) float64 on the CPU, maximum 0.
-        marginals: (k,) float64, the share that each cluster gets.
+        marginals: (k,) float64, the resulting share of each cluster.
         marginal_error: ``sum |marginals - prior|``, in [0, 2].
-        num_iterations: passes over the scores that evaluated marginals (two more check them and assign).
-        converged: the error is within the tolerance.
+        num_iterations: passes over the scores that evaluated marginals (two more passes check them and assign).
+        converged: whether the error is within the tolerance.
         cost: ``-(1/n) sum_i log p_i`` of the hard assignment, p the softmax of the raw scores without ``lam``; in nats.
         cluster_ids: (n_local,) int64, the cluster of largest plan mass per row; ties go to the smallest id.
         confidence: (n_local,) float32, the share of the row's mass in that cluster.
-        lam: sharpness that the potentials belong to.
+        lam: sharpness that the potentials were computed for.
     """
 
     potentials: Tensor
@@ -129,7 +129,7 @@ class SinkhornResult:
     lam: float
 
     def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Assign samples, also new ones, to the cluster of largest plan mass: ``argmax(lam * l + u)``.
+        """Assign samples, including new ones, to the cluster of largest plan mass: ``argmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -175,18 +175,18 @@ def solve(
     """Compute the balanced assignment of samples to clusters by entropic optimal transport.
 
     Args:
-        scores: (n_local, k) logits of the rows of this process. No rows at all are allowed where another has some.
+        scores: (n_local, k) logits of the rows of this process; n_local may be 0 if another process has rows.
         lam: sharpness > 0; the larger, the closer to the hard assignment, and the more passes.
         prior: r, (k,) positive, sums to 1; None for equal shares. See :func:`make_prior`.
-        tol: converged where ``sum |marginals - prior|`` is at most this.
-        max_iterations: most passes; the best potentials so far are returned.
+        tol: converged if ``sum |marginals - prior|`` is at most this.
+        max_iterations: maximum number of passes; then, the best potentials so far are returned.
         initial: (k,) potentials to start from, such as those of the last solve; None for zeros.
-        dtype: float32 or float64, of exponentials and products; sums over blocks and potentials are float64.
-        memory_bytes: exponentials are kept from pass to pass if they take no more than this.
+        dtype: float32 or float64, for exponentials and products; sums over blocks and potentials are float64.
+        memory_bytes: exponentials are stored from pass to pass if they take at most this much memory.
         reduce: combines small CPU float64 tensors over processes; None for one process.
 
     Raises:
-        ValueError: an argument is out of range or has the wrong shape, scores are not finite (the message has the
+        ValueError: an argument is out of range or has the wrong shape, scores are not finite (the message names the
             row), k < 2, or there are no samples at all.
         TypeError: scores are not floating point.
     """
@@ -224,7 +224,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Potentials, the shares s and the semi-dual there, its gradient r - s, and the sum of that without signs."""
+    """Potentials, the shares s and the semi-dual there, its gradient r - s, and the sum of absolute gradients."""
 
     potentials: Tensor
     marginals: Tensor
@@ -236,8 +236,8 @@ class _Point:
 class _SemiDual:
     """The semi-dual of one sharpness; each evaluation is a pass over the scores, or over their exponentials.
 
-    Where there is room, ``E_iy = exp(lam l_iy + u0_y - max)`` is kept, and a pass is two products of each block with a
-    vector while it is in the cache. Where u has moved far from u0, it is absorbed into E (B. Schmitzer, "Stabilized
+    If memory suffices, ``E_iy = exp(lam l_iy + u0_y - max)`` is stored, and a pass is two products of each block with a
+    vector while it is in the cache. If u has moved far from u0, it is absorbed into E (B. Schmitzer, "Stabilized
     Sparse Scaling Algorithms for Entropy Regularized Transport Problems", 2019).
     """
 
@@ -264,7 +264,7 @@ class _SemiDual:
             self._kernel = torch.empty((self._num_rows, k), dtype=dtype, device=self._device)
 
     def sharpen(self, lam: float, max_passes: int) -> None:
-        """Set a new sharpness and the number of passes left of the total."""
+        """Set a new sharpness and the total number of passes, including those already made."""
         self._lam, self.passes_left = lam, max_passes - self.num_passes
         self._origin: Tensor | None = None
         self.best = None
@@ -308,7 +308,7 @@ class _SemiDual:
         log_p = torch.zeros(1, dtype=torch.float64)
         for rows in _blocks(self._scores):
             values = self._exponents(rows, potentials)
-            # numpy's search takes a fraction of the time of torch's
+            # numpy's search takes a fraction of the time that torch takes
             best = values.argmax(1) if values.is_cuda else torch.from_numpy(values.numpy().argmax(1))
             ids[rows] = best
             confidence[rows] = _sums_of_exponentials(values, values.gather(1, best[:, None])).reciprocal().float().cpu()
@@ -318,14 +318,14 @@ class _SemiDual:
         return ids, confidence, -float(self._combine(log_p, "sum")[0]) / self._num_total
 
     def _exponents(self, rows: slice, potentials: Tensor, out: Tensor | None = None) -> Tensor:
-        """``lam * l + u`` of some rows, in float64 where float32 would lose digits that count."""
+        """Return ``lam * l + u`` of some rows, in float64 if float32 would lose significant digits."""
         dtype = torch.float64 if self._lam * self._size > _EXACT_EXPONENT else self._dtype
         block = _read(self._scores, rows).to(dtype)
         out = out if out is not None and out.dtype == dtype else None
         return torch.add(potentials.to(block.device, dtype), block, alpha=self._lam, out=out)
 
     def _exponentials(self, rows: slice, potentials: Tensor) -> Tensor:
-        """E of some rows at u0 = u, kept if there is room."""
+        """Return E of some rows at u0 = u, and store it if memory suffices."""
         kept = None if self._kernel is None else self._kernel[rows]
         values = self._exponents(rows, potentials, out=kept)
         top = values.amax(dim=1, keepdim=True).sub_(_TOP[self._dtype])
@@ -336,7 +336,7 @@ class _SemiDual:
         return block
 
     def _look(self) -> tuple[float, float]:
-        """Largest absolute score, and largest range within a row, over all processes."""
+        """Return the largest absolute score, and the largest range within a row, over all processes."""
         size = spread = 0.0
         bad_row = -1
         for rows in _blocks(self._scores):
@@ -357,15 +357,15 @@ class _SemiDual:
 
 
 def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
-    """L-BFGS in the variables ``u * sqrt(r)``, in which scaling steps and gradients agree to first order.
+    """Maximize by L-BFGS in the variables ``u * sqrt(r)``, in which scaling steps and gradients agree to first order.
 
-    At first the scaling step ``log r - log s`` stands for the gradient ``(r - s) / r``: far from the solution it is
-    closer to linear in u. Where shares nearly vanish the opposite holds, so that gradients take over for good once the
-    error falls slowly. The solution is the same: both are 0 there. The best point seen is what is returned.
+    At first, the scaling step ``log r - log s`` replaces the gradient ``(r - s) / r``: far from the solution, it is
+    closer to linear in u. Where shares nearly vanish, the opposite holds, so that gradients replace it for good once
+    the error falls slowly. The solution is the same: both are 0 there. The best point seen is returned.
 
     Sources: J. Nocedal and S. Wright, "Numerical Optimization", Alg. 7.4 for the recursion; H. De Sterck and A. Howse,
-    "Nonlinearly preconditioned L-BFGS as an acceleration mechanism for alternating least squares" (2018) for the steps
-    of a fixed-point iteration in the place of gradients.
+    "Nonlinearly preconditioned L-BFGS as an acceleration mechanism for alternating least squares" (2018) for using the
+    steps of a fixed-point iteration instead of gradients.
     """
     root, log_prior = semi_dual.prior.sqrt(), semi_dual.prior.log()
 
@@ -404,9 +404,9 @@ def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
 
 
 def _line_search(semi_dual: _SemiDual, point: _Point, direction: Tensor, tol: float) -> _Point | None:
-    """Step along a direction until the value rises enough and the slope falls (weak Wolfe, by bisection).
+    """Step along a direction until the value rises and the slope falls enough (weak Wolfe, by bisection).
 
-    Where values are equal to rounding, slopes decide: W. Hager and H. Zhang, "A New Conjugate Gradient Method with
+    If values are equal up to rounding, slopes decide: W. Hager and H. Zhang, "A New Conjugate Gradient Method with
     Guaranteed Descent" (2005).
     """
     slope = float(point.slope @ direction)
@@ -433,11 +433,11 @@ def _line_search(semi_dual: _SemiDual, point: _Point, direction: Tensor, tol: fl
 
 
 _Pairs = deque[tuple[Tensor, Tensor, float]]
-"""The last steps with the changes of what stands for the gradient and their products: an inverse Hessian."""
+"""The last steps, the resulting changes of the gradient or its replacement, and their products: an inverse Hessian."""
 
 
 def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
-    """Ascent direction ``H g``, H the inverse Hessian of at least one pair."""
+    """Return the ascent direction ``H g``, H the inverse Hessian of at least one pair."""
     direction = gradient.clone()
     shares = []
     for step, change, curvature in reversed(pairs):
@@ -461,7 +461,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
         (k,) float64 that sums to 1.
 
     Raises:
-        ValueError: another word, an exponent that is no number, a wrong length, an entry that is not positive and
+        ValueError: another word, an exponent that is not a number, a wrong length, an entry that is not positive and
             finite, or a sum more than 0.001 from 1. A sum 1e-6 to 0.001 away is scaled with a warning.
     """
     if k < 1:
@@ -484,7 +484,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
     """Assign larger prior shares to larger clusters, where ties keep the order of the ids.
 
-    Which cluster is which is arbitrary, so an unequal prior would inflate some cluster for nothing. The marginals
+    The numbering of clusters is arbitrary, so an unequal prior would inflate some cluster for no reason. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.
 
     Args:
@@ -502,7 +502,7 @@ def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
 def cluster_sizes(prior: Tensor, n: int) -> Tensor:
     """Round ``n * prior`` to cluster sizes that sum to n, by largest remainder, (k,) int64.
 
-    Of equal remainders the smaller id counts.
+    For equal remainders, smaller ids come first.
     """
     exact = prior.double() * n
     # a share such as 1/3 times n may fall short of a whole number by rounding
@@ -517,13 +517,13 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
 
     Args:
         scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.
-        prior: (k,) shares; sizes are :func:`cluster_sizes` of it. None for equal shares.
+        prior: (k,) shares; the sizes are computed by :func:`cluster_sizes`. None for equal shares.
 
     Returns:
         (n,) int64.
 
     Raises:
-        ValueError: too many rows, or scores are not finite.
+        ValueError: there are too many rows, or scores are not finite.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -555,7 +555,7 @@ def _checked_prior(values: Tensor, k: int) -> Tensor:
 
 
 def _as_float64(values: ArrayLike | Tensor) -> Tensor:
-    """A few numbers as a float64 tensor of its own on the CPU; numbers of Python keep all their digits."""
+    """Return a few numbers as a new float64 tensor on the CPU; Python numbers retain all their digits."""
     if isinstance(values, Tensor):
         return values.detach().to("cpu", torch.float64, copy=True)
     return torch.from_numpy(np.array(values, dtype=np.float64))
@@ -570,7 +570,7 @@ def _check_matrix(values: Scores, name: str) -> None:
 
 
 def _blocks(scores: Scores) -> Iterator[slice]:
-    """All rows in order, as many at a time as stay in the cache."""
+    """Yield all rows in order, as many at a time as fit in the processor cache."""
     numbers = max(1, *scores._weight.shape) if isinstance(scores, LinearScores) else max(1, scores.shape[1])
     on_gpu = _device(scores).type == "cuda"
     step = max(1, _GPU_BLOCK_NUMBERS // numbers if on_gpu else min(_ADDED_ROWS, _BLOCK_NUMBERS // numbers))
@@ -582,12 +582,12 @@ def _read(scores: Scores, rows: slice) -> Tensor:
     block = scores[rows]
     if isinstance(block, Tensor):
         return block.detach()
-    # torch takes neither numbers of another byte order nor arrays that may not be written
+    # torch accepts neither another byte order nor read-only arrays
     return torch.from_numpy(np.require(block, np.asarray(block).dtype.newbyteorder("="), requirements=["C", "W"]))
 
 
 def _weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
-    """(k,) float64 sum of (m, k) rows by (m,) weights."""
+    """Return the (k,) float64 sum of (m, k) rows weighted by (m,)."""
     if len(rows) <= _ADDED_ROWS:
         return (rows.T @ weights).double()
     whole = len(rows) // _GPU_ADDED_ROWS * _GPU_ADDED_ROWS
@@ -597,10 +597,10 @@ def _weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _device(scores: Scores) -> torch.device:
-    """Where blocks are."""
+    """Return the device of the blocks."""
     return scores.device if isinstance(scores, Tensor | LinearScores) else torch.device("cpu")
 
 
 def _sums_of_exponentials(values: Tensor, tops: Tensor) -> Tensor:
-    """(m,) sums of exp(values - top) by row; values are used up. Several times as fast as ``logsumexp``."""
+    """Return the sums (m,) of exp(values - top) by row; overwrites values. Several times as fast as ``logsumexp``."""
     return values.sub_(tops).exp_().sum(dim=1)

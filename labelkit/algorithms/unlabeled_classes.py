@@ -1,38 +1,38 @@
-r"""Whether there are classes without a label, and how many: by labels that are hidden in turn.
+r"""Decide whether there are classes without labels, and how many, by hiding some of the labels at a time.
 
-A tree of groups, made without the hidden labels, is cut into one group for each labeled class and k others. Of the
-unlabeled rows, a share M is in one of the others, and of the hidden labels, whose class is known, a share S. Were
-every class labeled, both would be equal but for chance, since labels are rows like any others. So at least
+A tree of groups, built without the hidden labels, is cut into one group for each labeled class and k others. A share M
+of the unlabeled rows is in one of the other groups, and a share S of the hidden labels, whose class is known. If every
+class were labeled, both shares would be equal but for chance, since labels are rows like any others. So at least
 
 .. math:: \pi = \max_k (M_k - S_k) / (1 - S_k)
 
-of the rows are of classes without a label. With k other groups, this share of the rows is expected to be named rightly:
+of the rows belong to classes without labels. With k other groups, the expected share of rows predicted correctly is
 
 .. math:: G_k = (1 - \pi) (1 - S_k) A + .6 (M_k - (1 - \pi) S_k)
 
-where A is the share of the hidden labels that a classifier names rightly, .6 at least (with two labels in a class, one
-of them hidden, it is low), and the last factor what a group that is found gets right of its rows. One more hidden
-label, in all other groups, stands for what few labels cannot show. A second sign are ranks: hidden labels are nearer to
-the mean of a class (of its other labels, in principal directions) than unlabeled rows are if some of these are of other
-classes. There are others if
+where A is the share of the hidden labels that a classifier predicts correctly, at least .6 (with two labels per class,
+one of them hidden, it is low), and the factor .6 is the share of its rows that a new group gets right. One additional
+hidden label, in all other groups, accounts for what few labels cannot show. Ranks are a second indication: hidden
+labels are nearer to the mean of a class (of its other labels, in principal directions) than unlabeled rows are if some
+of the unlabeled rows belong to other classes. There are other classes if
 
 - some G_k is ahead of G_0 by more than two standard errors,
 - or it is ahead at all, and the mean rank is not against it by more than half a standard error,
 - or it is behind by less than a standard error, and the mean rank is for it by more than half of one.
 
-Then there are as many as have the largest G_k. How far it is ahead says how much the groups count against the classes
-with labels when an image is named: from .4 where G_k is a standard error behind, to 1 where it is four ahead. On draws
-that this was not chosen on, it named .2 points more rightly where all classes or nine tenths had labels, up to 3 where
-a class has several kinds of images, and .3 fewer where half of them had.
+Then the k with the largest G_k is chosen. Its lead determines the weight of groups relative to labeled classes in
+predictions: from .4 if G_k is a standard error behind, to 1 if it is four ahead. On draws that were not used to choose
+this, it predicted .2 points more correctly if all classes or nine tenths had labels, up to 3 if a class has several
+kinds of images, and .3 fewer if half of the classes had labels.
 
-Signs and limits were chosen on 356 draws of six sets, with 3 to 81 classes and 2 to 20 labels in each: to invent others
-costs some points there, to miss them twenty. Means of classes told half of the classes from all of them better than
-single labels, raw cosines, and the classifier's confidence did.
+Indications and limits were chosen on 356 draws of six sets, with 3 to 81 classes and 2 to 20 labels in each: inventing
+other classes costs some points there, missing them costs twenty. Means of classes distinguished half of the classes
+from all classes better than single labels, raw cosines, or the classifier's confidence did.
 
-Labels that were chosen, not drawn (hard ones, say), are missed more often than other rows, and images around them go to
-other groups: corrections of wrong predictions must be left out.
+Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
+put in other groups: corrections of wrong predictions must be left out.
 The share of rows that known classes cannot explain is the subject of mixture proportion estimation, S. Garg et al.,
-"Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rule itself is ours.
+"Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rule itself is our own.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from labelkit.algorithms.hierarchy import MOST_DIRECTIONS, build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
-#: How often labels are divided into such folds: what is found differs from one division to the next.
+#: Number of times that labels are divided into such folds, since results vary between divisions.
 _REPEATS: Final = 2
-#: What a group gets right of the rows of new classes in it; .5 to .7 chose nearly the same numbers.
+#: Share of its rows that a group gets right for new classes; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
-#: Standard errors by which a number must be ahead of none, and hidden labels nearer.
+#: Standard errors that a number must be ahead of none, and that hidden labels must be nearer.
 _SIGNS: Final = ((2.0, -np.inf), (0.0, -0.5), (-1.0, 0.5))
 #: Leads in standard errors with the smallest and the full weight of groups, and the smallest weight.
 _LEADS: Final = (-1.0, 4.0)
 _LEAST_WEIGHT: Final = 0.4
-#: With more hidden labels than this share in other groups, M - S tells of noise only.
+#: If a larger share of hidden labels is in other groups, M - S is mostly noise.
 _MOST_MISSED: Final = 0.6
 _MOST_NEW: Final = 0.9
 _LEAST_LENGTH: Final = 1e-12
@@ -71,13 +71,13 @@ class UnlabeledGroups:
     """Expected accuracy for each number of groups without a label, with standard errors.
 
     Attributes:
-        numbers: numbers of such groups that were looked at, from 0.
-        expected: of each, share of the unlabeled rows expected to be named rightly.
+        numbers: numbers of such groups that were tried, from 0.
+        expected: for each number, share of the unlabeled rows expected to be predicted correctly.
         errors: standard errors of its lead over none.
         nearer: standard errors that hidden labels are nearer to a class than unlabeled rows are.
-        new_share: least share of the rows that is of classes without a label, in [0, .9].
-        chance: of a lead as large as the largest and of labels so near, were there none; in [0, 1], and rough: the
-            two are taken for independent, and that the largest was chosen is not counted.
+        new_share: minimum share of the rows in classes without labels, in [0, .9].
+        chance: rough probability, in [0, 1], of such a lead and of labels this near if there were no such classes: both
+            are assumed to be independent, and the choice of the largest lead is not accounted for.
     """
 
     numbers: tuple[int, ...]
@@ -91,7 +91,7 @@ class UnlabeledGroups:
         """Return the best number of groups without a label, 0 if the evidence for any is too weak.
 
         Args:
-            some: there are some; 0 only if no other number was looked at.
+            some: there are such groups; 0 only if no other number was tried.
         """
         if len(self.numbers) == 1:
             return 0
@@ -100,12 +100,12 @@ class UnlabeledGroups:
 
     @property
     def lead(self) -> float:
-        """Largest lead over none in standard errors; at least one other number was looked at."""
+        """Largest lead over none in standard errors; at least one other number was tried."""
         return float(((np.array(self.expected[1:]) - self.expected[0]) / np.array(self.errors[1:])).max())
 
     @property
     def group_weight(self) -> float:
-        """Weight of groups without a label against labeled classes when an image is named, in [.4, 1]."""
+        """Weight of groups without labels relative to labeled classes in predictions, in [.4, 1]."""
         return float(np.interp(self.lead, _LEADS, (_LEAST_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
@@ -127,11 +127,11 @@ def estimate_unlabeled_groups(
     """Estimate the accuracy of predictions for different numbers of groups without a label.
 
     Args:
-        features: (n, d) float rows of length 1; some thousands at most, since a tree takes n squared.
+        features: (n, d) float rows of length 1; at most some thousands, since a tree takes n squared.
         labels: (n,) int64, -1 = unlabeled, at least one; of two classes or more.
-        numbers: of groups without a label, increasing from 0.
-        generator: of what is hidden.
-        min_size: rows of a group without a label, >= 1.
+        numbers: numbers of groups without a label, increasing from 0.
+        generator: draws the labels to hide.
+        min_size: minimum number of rows of a group without a label, >= 1.
 
     Returns:
         ``None`` if no class has two labels, so that none can be hidden.
@@ -170,7 +170,7 @@ def estimate_unlabeled_groups(
                 ids, _ = tree.cut(min(max(len(classes) + other, tree.fewest), tree.most), min_size=min_size)
                 missed[place, mine] += ids[hidden] >= len(classes)
                 found[place] += (ids[unlabeled] >= len(classes)).mean() / len(used)
-    # a hidden label weighs as its class is large
+    # weight hidden labels by the size of their class
     sizes = np.bincount(judge.shares(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
     weights /= weights.sum()
@@ -184,7 +184,7 @@ def _units(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _folds(own: Ints, generator: np.random.Generator) -> Ints:
-    """Draw the part that each label is hidden in; -1: never, it is the only one of its class."""
+    """Draw the fold that each label is hidden in; -1: never, since it is the only label of its class."""
     fold = np.full(len(own), -1)
     for label, count in enumerate(np.bincount(own)):
         if count > 1:
@@ -200,10 +200,10 @@ def _weighed(
     weights: NDArray[np.float64],
     nearer: float,
 ) -> UnlabeledGroups:
-    """Tell what m hidden labels say of each of k numbers; ``missed`` is (k, m)."""
+    """Compute the evidence of m hidden labels for each of k candidate numbers; ``missed`` is (k, m)."""
     from scipy.stats import norm
 
-    count = 1 / np.square(weights).sum()  # of labels that weigh the same
+    count = 1 / np.square(weights).sum()  # effective number of labels of equal weight
     share = np.minimum(missed @ weights, 1)
     errors = np.maximum(np.sqrt(np.square(missed - share[:, None]) @ np.square(weights)), 0.5 / count)
     share = np.where(found > 0, (share * count + 1) / (count + 1), 0)
