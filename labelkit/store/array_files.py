@@ -1,4 +1,4 @@
-"""Small files of arrays by the rules of stores, so that wrong bytes are found: matches, neighbors, prototypes.
+"""Small files of arrays that follow the rules of stores, so that damage is detected: matches, neighbors, prototypes.
 
 The formats are described in ``docs/inside/file_format.txt``.
 """
@@ -92,12 +92,12 @@ class MatchFile:
     """Content of a file of matches: the pairs, the images and how they were matched.
 
     Attributes:
-        matches: the pairs; rows count from 0 in ``sample_ids``.
-        sample_ids: images that were looked at.
+        matches: the pairs; rows are indices into ``sample_ids``.
+        sample_ids: images that were examined.
         sha256: (n, 32) uint8, digests of their files.
         image_sizes: (n, 2) height and width.
-        num_keypoints: (n,) int64 found in each.
-        recipe: how they were made.
+        num_keypoints: (n,) int64, number of keypoints found in each image.
+        recipe: how the matches were computed.
         content_digest: identity of the file.
     """
 
@@ -115,12 +115,12 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
 
     Args:
         path: file to write.
-        found: what to write; its own digest is not read.
+        found: content to write; its own digest is not read.
         overwrite: replace other content. The same content written twice is no error.
 
     Raises:
-        OutputExistsError: the file is there and has other content.
-        ResourceError: the disk is full, no permission, ...
+        OutputExistsError: the file exists with other content.
+        ResourceError: the disk is full, permission is denied, ...
     """
     images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
     datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
@@ -132,8 +132,8 @@ def read_matches(path: Path) -> MatchFile:
     """Read a file of matches and verify all its digests.
 
     Raises:
-        StoreError: not such a file, or damaged.
-        ResourceError: the system does not let us read it.
+        StoreError: the file is of another kind, or damaged.
+        ResourceError: the system does not permit reading.
     """
     columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
     with open_file(path, schema.FORMAT_MATCHES) as file:
@@ -151,7 +151,7 @@ def read_matches(path: Path) -> MatchFile:
 
 
 def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:
-    """Return the attributes that are columns of numbers, as they are stored."""
+    """Return the attributes that are columns of numbers, in their stored types."""
     kinds = {name: f"<{column.types[0]}" for name, column in columns.items() if column.types[0] != "S"}
     return {name: np.ascontiguousarray(getattr(values, name), dtype=kind) for name, kind in kinds.items()}
 
@@ -162,9 +162,9 @@ class NeighborFile:
 
     Attributes:
         query_rows: (q,) int64 rows of the data set, increasing.
-        neighbor_rows: (q, k) int64 rows of the data set, the nearest first; none is its own.
+        neighbor_rows: (q, k) int64 rows of the data set, the nearest first; no row is its own neighbor.
         scores: (q, k) float32 cosines.
-        recipe: what they depend on.
+        recipe: everything that the neighbors depend on.
     """
 
     query_rows: NDArray[np.int64]
@@ -177,7 +177,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     """Write nearest neighbors to a file atomically, replacing an existing file.
 
     Raises:
-        ResourceError: the disk is full, no permission, ...
+        ResourceError: the disk is full, permission is denied, ...
     """
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
     contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
@@ -188,8 +188,8 @@ def read_neighbors(path: Path) -> NeighborFile:
     """Read a file of nearest neighbors and verify all its digests.
 
     Raises:
-        StoreError: not such a file, or damaged.
-        ResourceError: the system does not let us read it.
+        StoreError: the file is of another kind, or damaged.
+        ResourceError: the system does not permit reading.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
         file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
@@ -206,7 +206,7 @@ class PrototypeFile:
 
     Attributes:
         prototypes: (k, d) float32, rows of length 1.
-        recipe: how they were made, with the seed.
+        recipe: how the prototypes were computed, including the seed.
         content_digest: identity of the file.
         path: the file.
     """
@@ -230,13 +230,13 @@ def write_prototypes(
     Args:
         path: file to write.
         prototypes: (k, d) float32, rows of length 1.
-        recipe: how they were made; JSON values only.
+        recipe: how the prototypes were computed; JSON values only.
         spread: how well they are spread, for readers; JSON values only.
         overwrite: replace other content. The same content written twice is no error.
 
     Raises:
-        OutputExistsError: the file is there and has other content.
-        ResourceError: the disk is full, no permission, ...
+        OutputExistsError: the file exists with other content.
+        ResourceError: the disk is full, permission is denied, ...
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
     contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
@@ -247,8 +247,8 @@ def read_prototypes(path: Path) -> PrototypeFile:
     """Read a file of prototypes and verify all its digests.
 
     Raises:
-        StoreError: not such a file, damaged, or rows that are not of length 1.
-        ResourceError: the system does not let us read it.
+        StoreError: the file is of another kind or damaged, or rows are not of length 1.
+        ResourceError: the system does not permit reading.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
         file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)

@@ -1,8 +1,8 @@
-"""Commit files and folders: they appear under their final name complete and durable, or not at all.
+"""Commit files and folders: they appear under their final name, complete and durable, or not at all.
 
 The protocol: write to a new temporary file in the same folder, fsync it, rename it, fsync the
 folder. A failed fsync is final: the temporary file is deleted and the error is reported, because a
-second fsync of the same file may report success for bytes that are lost.
+second fsync of the same file may report success for lost bytes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def canonical_json(obj: object) -> str:
     r"""Serialize an object to canonical JSON: sorted keys, no spaces, no NaN.
 
     The text can always be encoded as UTF-8: bytes of a file name that are not UTF-8 (surrogate escapes)
-    stay escaped as ``\udcXX`` and come back when the text is parsed.
+    are escaped as ``\udcXX``, and parsing the text restores them.
 
     Raises:
         ValueError: a number is not finite.
-        TypeError: something in it has no JSON form.
+        TypeError: a value has no JSON form.
     """
     text = json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    # a name that is UTF-8 is that text, also where the locale of Python knows no such characters
-    with contextlib.suppress(UnicodeEncodeError):  # half a character, which stands for no byte
+    # bytes of a name that form UTF-8 are decoded, even if Python's locale could not represent those characters
+    with contextlib.suppress(UnicodeEncodeError):  # half a character, which represents no byte
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -74,7 +74,7 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            # Some network file systems refuse to sync a folder; its names are theirs to keep.
+            # Some network file systems refuse to sync a folder; keeping its names is then up to them.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -87,7 +87,7 @@ def temporary_name() -> str:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` to a file descriptor, in several calls if the system takes it in pieces.
+    """Write all of ``data`` to a file descriptor, in several calls if the system writes it in pieces.
 
     Raises:
         OSError: the system reports a failure.
@@ -101,7 +101,7 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
     """Rename a synced temporary file to its final name, and make the name durable.
 
     Args:
-        temporary: the complete file; gone afterwards.
+        temporary: the complete file; removed afterwards.
         path: its final name.
         replace: whether an existing file may be replaced.
 
@@ -120,8 +120,8 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
         except (OSError, NotImplementedError, AttributeError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LINKS:
                 raise
-            # No hard links here. Between the look and the rename another writer may come in; that one
-            # holds no lock of ours, and both files are complete.
+            # Hard links are unavailable. Another writer may create the file between the check and the rename; it
+            # does not hold our lock, and both files are complete.
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
             temporary.replace(path)
@@ -145,7 +145,7 @@ def commit_bytes(
 
     Raises:
         OutputExistsError: the file exists and ``replace`` is false.
-        ResourceError: the disk is full, the folder is missing, no permission, ...; no temporary file is left.
+        ResourceError: the disk is full, the folder is missing, permission is denied, ...; no temporary file remains.
     """
     digest = hashlib.sha256()
 
@@ -169,9 +169,9 @@ def commit_file(
 
     Args:
         path: the final name; its folder must exist.
-        write: gets the new file, open for reading and writing in any order.
+        write: receives the new file, open for reading and writing in any order.
         replace: whether an existing file is replaced.
-        temporary: a new name for the file until then, on the same file system; ``None``: one beside ``path``.
+        temporary: new temporary name for the file, on the same file system; ``None``: one next to ``path``.
 
     Raises:
         OutputExistsError: the file exists and ``replace`` is false.
@@ -212,11 +212,11 @@ def commit_json(path: str | os.PathLike[str], obj: object) -> str:
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
     """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
 
-    Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure
-    ``tmp_dir`` is still there, for the caller to remove.
+    Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure,
+    ``tmp_dir`` remains for the caller to remove.
 
     Raises:
-        ResourceError: the disk is full, no permission, ``final_dir`` is in use, ...
+        ResourceError: the disk is full, permission is denied, ``final_dir`` is in use, ...
     """
     source, target = Path(tmp_dir), Path(final_dir)
     with translate_os_errors(target):
@@ -224,7 +224,7 @@ def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[
             if path.is_dir():
                 fsync_folder(path)
                 continue
-            # Windows syncs only what is open for writing.
+            # Windows can only sync files that are open for writing.
             descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -241,7 +241,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 def try_lock(descriptor: int) -> bool:
     """Try to lock an open file for this process, and return whether it succeeded.
 
-    Some network file systems have no locks: there everybody gets one, which is harmless, as what two write is equal.
+    Some network file systems have no locks: there, every call succeeds, which is harmless since all write the same.
 
     Raises:
         OSError: the system reports a failure.
@@ -252,7 +252,7 @@ def try_lock(descriptor: int) -> bool:
 def is_locked(path: Path) -> bool:
     """Return whether a process holds the lock on a file.
 
-    Nothing is written, and a process that wants the lock just now waits.
+    Nothing is written; a process that requests the lock at this moment waits.
 
     Raises:
         OSError: the file cannot be opened.

@@ -1,4 +1,4 @@
-"""Tables as CSV, as commands write and print them; ``export`` alone writes its own, in pieces."""
+"""Tables in CSV format, as commands write and print them; only ``export`` has its own writer, in pieces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 ESCAPED_COLUMN = "path_escaped"
-r"""Header of a column of names where a backslash is ``\\``, a carriage return ``\r``, other bytes ``\udcXX``."""
+r"""Header of a column of names that escape a backslash as ``\\``, carriage return ``\r``, other bytes ``\udcXX``."""
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|u(dc[89a-f][0-9a-f]))?")
 
 
@@ -28,7 +28,7 @@ def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> by
 
 def needs_escape(name: str) -> bool:
     """Return whether a name must be escaped before it is written to a CSV file."""
-    # The csv module does not put a lone carriage return between quotes.
+    # The csv module does not quote a lone carriage return.
     return "\r" in name or any("\udc80" <= character <= "\udcff" for character in name)
 
 

@@ -17,7 +17,7 @@ from labelkit.store.schema import name_bytes
 Array = NDArray[Any]
 
 RESTORE = "Restore the file from a copy or make it again with --overwrite"
-"""What to do about a file that is not as it was written."""
+"""Advice for a file whose content has changed since it was written."""
 
 
 def bytes_of(array: Array) -> memoryview:
@@ -26,7 +26,7 @@ def bytes_of(array: Array) -> memoryview:
 
 
 def sha256_of(blocks: Iterable[Array]) -> Any:
-    """Return the SHA-256 object of several arrays, one after the other."""
+    """Return the SHA-256 object of the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(bytes_of(block))
@@ -41,9 +41,9 @@ def content_digest(
     """Compute the content digest of a file, 64 hexadecimal digits.
 
     Args:
-        groups: paths of all groups without a leading slash, the root as the empty path.
-        attributes: by path of their object, then by name; the content digest itself is left out.
-        datasets: by path, type, shape and SHA-256 (hex) of the bytes, or of the block digests.
+        groups: paths of all groups without a leading slash; the root is the empty path.
+        attributes: by path of their object, then by name; the content digest itself is ignored.
+        datasets: by path: type, shape and SHA-256 (hex) of the bytes, or of the block digests.
     """
     lines = [b"G /" + name_bytes(path) for path in groups]
     for path, values in attributes.items():

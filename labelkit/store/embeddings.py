@@ -1,6 +1,6 @@
 """Embedding stores: one row per image, with names, labels and the identity of the model.
 
-The format is described in ``docs/inside/file_format.txt``; stores are made by ``labelkit.store.writing``.
+The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.writing`` creates stores.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class ModelIdentity:
     """Identity of the model that made the embeddings, with everything that changes them.
 
     Attributes:
-        name: of the backbone or of the run.
-        weights_fingerprint: see ``labelkit.models.fingerprint``; the same weights, the same text.
-        weights_file_sha256: digest of the file they came from; empty if there was none.
-        source: URL or file name, never a folder of this machine.
-        layer: what was taken, such as ``features`` or ``head``.
+        name: name of the backbone or of the run.
+        weights_fingerprint: see ``labelkit.models.fingerprint``; equal weights have equal fingerprints.
+        weights_file_sha256: digest of the file they were loaded from; empty if there was none.
+        source: URL or file name, never a local folder.
+        layer: output that was used, such as ``features`` or ``head``.
         pooling: how tokens or pixels became one vector, such as ``cls`` or ``mean``.
         preprocess: decoder rules, resize, crop, interpolation, mean, std; JSON values only.
         numerics: compute type, device kind, batch size, threads, torch version; JSON values only.
-        trained_labels: images whose label the network was trained with, as ``label_keys`` writes them.
+        trained_labels: images whose labels the network was trained with, in the format of ``label_keys``.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ModelIdentity:
     def differences(self, other: ModelIdentity) -> list[str]:
         """Return the keys that make embeddings of two models incomparable, empty if they can be compared.
 
-        Name, source and numerics do not matter; a difference in preprocessing is named by its key, such as
+        Name, source and numerics do not matter; differences in preprocessing are listed by key, such as
         ``preprocess.mean``.
         """
         keys = [key for key in ("weights_fingerprint", "layer", "pooling") if getattr(self, key) != getattr(other, key)]
@@ -88,8 +88,8 @@ def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *oth
 
     Args:
         sample_ids: n names.
-        sha256: (n, 32) digests of the files, zeros = not known; ``None``: none is known.
-        others: texts to add.
+        sha256: (n, 32) digests of the files, zeros = unknown; ``None``: all are unknown.
+        others: encoded sets to add.
     """
     keys = np.concatenate([_name_keys(sample_ids), _file_keys(sha256), *map(_keys_of, others)])
     return np.unique(keys[keys != 0]).astype(">u8").tobytes().hex()
@@ -124,32 +124,32 @@ def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 class EmbeddingStore:
     """Finished embedding store, open for reading.
 
-    It holds no open file; the large arrays are maps of the file. Open it once per process: it refuses to be pickled.
-    Large arrays in shards are read into memory when first used, but for ``lazy_embeddings``.
+    It holds no open file; the large arrays are memory maps. Open it once per process: it cannot be pickled.
+    Large arrays in shards are read into memory on first use, except by ``lazy_embeddings``.
 
     Attributes:
         path: the file.
-        n: rows.
+        n: number of rows.
         dim: values per embedding, d.
         sample_ids: n paths below the data root; bytes that are not UTF-8 are surrogate escapes.
-        has_images: whether the image files are known: their digests and sizes.
-        labels: (n,) int64, class index, -1 = unlabeled; or ``None``. The truth, also where training must not look.
+        has_images: whether the image files are known, with their digests and sizes.
+        labels: (n,) int64, class index, -1 = unlabeled; or ``None``. True labels, including any hidden from training.
         labeled: (n,) bool, whether training may use the label; or ``None``.
         class_names: k names; may be empty.
         old_classes: (k,) bool, whether the class has labeled samples; or ``None``.
         splits: (n,) int16, index into ``split_names``, -1 = in no split; or ``None``.
         split_names: names of the splits; may be empty.
-        view_recipe: how the views in ``view_embeddings`` were drawn, ``count`` of each image; empty: there are none.
-        skipped: (sample id, reason) of what was listed but could not be embedded.
-        model: what made the embeddings.
+        view_recipe: how the views in ``view_embeddings`` were drawn, ``count`` per image; empty if there are none.
+        skipped: (sample id, reason) of listed images that could not be embedded.
+        model: the model that computed the embeddings.
         normalized: whether rows have length 1.
         metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
         content_digest: identity of the content, 64 hexadecimal digits; results refer to it.
-        plan_digest: digest of the plan it was made by.
+        plan_digest: digest of the plan that created the store.
         created_by: program and version.
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
-        shard_borders: first row, and the row after the last one, of each file that the large arrays lie in; empty: they
-            are in the file itself.
+        shard_borders: first row, and the row after the last one, of each file that contains the large arrays; empty if
+            they are in the file itself.
     """
 
     def __init__(self, file: CheckedFile, path: Path) -> None:
@@ -207,13 +207,13 @@ class EmbeddingStore:
         """Embeddings (n, d) float32 or float16, read-only, verified against their digests on first use.
 
         Raises:
-            Damaged: a block of rows is not as it was written.
+            Damaged: a block of rows has changed since it was written.
         """
         return self._embeddings.rows
 
     @property
     def lazy_embeddings(self) -> LazyRows:
-        """The same as ``embeddings``, but rows in shards are not held: each use reads them, and verifies new shards."""
+        """The same as ``embeddings``, but rows in shards are not cached: each use reads them, verifying new shards."""
         return self._embeddings
 
     @property
@@ -221,13 +221,13 @@ class EmbeddingStore:
         """Further outputs of the model by name, such as ``logits``, (n, w) float32, read-only.
 
         Raises:
-            Damaged: a block of rows is not as it was written.
+            Damaged: a block of rows has changed since it was written.
         """
         return {name: lazy.rows for name, lazy in self._extras.items()}
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
-        """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``. Raises as ``extras``."""
+        """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``; errors as in ``extras``."""
         return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
 
     @property
@@ -236,18 +236,18 @@ class EmbeddingStore:
 
         Raises:
             Mismatch: rows were imported without their images.
-            Damaged: a block of rows is not as it was written.
+            Damaged: a block of rows has changed since it was written.
         """
         return self._known("sha256")
 
     @property
     def file_sizes(self) -> NDArray[np.uint64]:
-        """Sizes of the image files in bytes, (n,) uint64. Raises as ``sha256``."""
+        """Sizes of the image files in bytes, (n,) uint64; errors as in ``sha256``."""
         return self._known("file_sizes")
 
     @property
     def image_sizes(self) -> NDArray[np.uint32]:
-        """Height and width of each image after orientation, (n, 2) uint32. Raises as ``sha256``."""
+        """Height and width of each image after orientation, (n, 2) uint32; errors as in ``sha256``."""
         return self._known("image_sizes")
 
     def _known(self, name: str) -> NDArray[Any]:
@@ -260,7 +260,7 @@ class EmbeddingStore:
         """Return the row indices of a split in order, or of all images for ``None``.
 
         Raises:
-            Mismatch: the store has no such split.
+            Mismatch: the split does not exist in the store.
         """
         if split is None:
             return np.arange(self.n)
@@ -288,12 +288,12 @@ class EmbeddingStore:
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
-        """Return an in-memory copy of this store with other labels, to which its results still belong.
+        """Return an in-memory copy of this store with other labels; results of the store remain valid for it.
 
         Args:
             labels: (n,) int64, class, -1 = unlabeled.
             labeled: (n,) bool, whether training may use the label.
-            class_names: those of the store, then others.
+            class_names: names of the store, then additional ones.
         """
         other = object.__new__(type(self))
         old = np.isin(np.arange(len(class_names)), labels[labeled])
@@ -344,7 +344,7 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
     """Check that all values are -1 or in ``[0, count)``, without upper bound if ``count`` is ``None``.
 
     Raises:
-        Refused: one is not; names its row.
+        Refused: a value is not; the message names its row.
     """
     bad = values < -1
     if count is not None:
@@ -356,10 +356,10 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
 
 
 def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
-    """Convert flags stored as 0 and 1 to bool, and pass ``None`` through.
+    """Convert flags stored as 0 and 1 to bool; ``None`` is returned unchanged.
 
     Raises:
-        Refused: one is something else.
+        Refused: a value is neither 0 nor 1.
     """
     if values is None:
         return None
@@ -375,7 +375,7 @@ def _read_ids(file: CheckedFile) -> list[str]:
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = [name_text(one) for one in raw]  # a list of the bytes beside that of the texts would take as much again
+    names = [name_text(one) for one in raw]  # a list of the bytes as well would take as much memory again
     for row, name in enumerate(names):
         if fault := name_fault(name):
             raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
@@ -386,8 +386,8 @@ def read_model(file: CheckedFile) -> ModelIdentity:
     """Read the model identity from an open file.
 
     Raises:
-        Refused: a part of it is no JSON object.
-        Damaged: the digest of the preprocessing is not that of the preprocessing.
+        Refused: a part of it is not a JSON object.
+        Damaged: the stored digest differs from that of the preprocessing.
     """
     model = ModelIdentity(
         **{name: file.read_text("model", name) for name in (*_MODEL_TEXTS, "trained_labels")},
@@ -396,7 +396,7 @@ def read_model(file: CheckedFile) -> ModelIdentity:
     )
     if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
         raise Refused(file.place("model@trained_labels"), "is not a list of digests", RESTORE)
-    # The text as it stands, since another writer may format numbers in another way.
+    # Hash the stored text itself, since other writers may format numbers differently.
     digest = hashlib.sha256(schema.name_bytes(file.read_text("model", "preprocess"))).hexdigest()
     if file.read_text("model", "preprocess_digest") != digest:
         raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
@@ -404,7 +404,7 @@ def read_model(file: CheckedFile) -> ModelIdentity:
 
 
 def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
-    """Return what a store notes of its views, their number per image as ``count``; empty where it keeps none."""
+    """Return what a store records of its views, their number per image as ``count``; empty if it contains none."""
     info, recipe = file.datasets.get(VIEWS), file.read_json("", "views", "{}")
     count = recipe.get("count", 0)
     if type(count) is not int or (0 if info is None else info.shape[1]) != count * dim or (count < 1) != (info is None):
@@ -423,19 +423,19 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
 def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
     """Open a finished embedding store and verify its structure.
 
-    Structure, sizes, types and the content digest are checked at once, each block of the large arrays when they are
-    first used, about one second per gigabyte.
+    Structure, sizes, types and the content digest are checked immediately, each block of the large arrays on first use,
+    about one second per gigabyte.
 
     Args:
         path: the file, ``NAME.h5``.
 
     Raises:
-        NotAStore: missing, not HDF5, or of another format.
-        VersionError: made by a newer labelkit.
-        Refused: holds what a store must not hold.
-        Damaged: cut off or changed.
+        NotAStore: the file is missing, is not HDF5, or has another format.
+        VersionError: the file was written by a newer labelkit.
+        Refused: the file contains something that a store must not contain.
+        Damaged: the file is truncated or was changed.
         Mismatch: datasets do not fit together.
-        ResourceError: the system does not let us read it.
+        ResourceError: the system does not permit reading.
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:

@@ -1,7 +1,7 @@
-"""Rows made elsewhere, in files of NumPy, HDF5 and text: which array or column means what, and what they hold.
+"""Read embeddings made by other programs from files of NumPy, HDF5 and text, with an array or column for each role.
 
-Tables of text are CSV, or lists of one name per line. Nothing here runs a pickle. Of an HDF5 file, no link is followed,
-and no dataset is read that lies in other files. Strings of variable length are read here and nowhere else in labelkit.
+Text tables are CSV, or lists of one name per line. No pickle is executed. In HDF5 files, links are not followed, and
+datasets stored in other files are not read. In labelkit, only this module reads strings of variable length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
-"""Names looked for, the first that is there, where no option says another; capitals do not matter.
+"""Names to look for if no option names one; the first that exists is used. Case does not matter.
 
 In a file of AnnData, names and labels are in the group ``obs``.
 """
@@ -46,15 +46,15 @@ Column = list[str] | NDArray[Any]
 
 @dataclass
 class ForeignRows:
-    """Embeddings and columns read from a file in a foreign format, with only types and lengths checked.
+    """Embeddings and columns read from a file in a foreign format; only types and lengths have been checked.
 
     Attributes:
-        embeddings: (n, d) numbers of any type, a map of the file where it holds them in one piece.
-        columns: by meaning: ``ids``, ``labels``, ``splits``, ``labeled`` with n texts or integers each, and
+        embeddings: (n, d) numbers of any type, a memory map of the file if they are contiguous.
+        columns: by role: ``ids``, ``labels``, ``splits``, ``labeled`` with n texts or integers each, and
             ``class_names``, ``split_names`` with a name per number.
-        where: number of a row to how messages call it.
-        found: which array or column was taken for what.
-        left_out: other arrays or columns.
+        where: function from the number of a row to its name in messages.
+        found: array or column used for each role.
+        left_out: unused arrays or columns.
     """
 
     embeddings: NDArray[Any]
@@ -69,7 +69,7 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def _check_table(array: Any, where: str) -> None:
-    """Reject embeddings that are no table of numbers."""
+    """Reject embeddings that are not a table of numbers."""
     if array.dtype.kind not in "iuf":
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
@@ -81,10 +81,10 @@ def _check_table(array: Any, where: str) -> None:
 def _chosen(
     where: str, names: Sequence[str], shown: str, wanted: Mapping[str, str | None], usual: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Return the name of the array or column for each role, as the user gave it or one that is usual, if there is one.
+    """Return the array or column for each role, as named by the user or by its usual name, if it exists.
 
     Raises:
-        ConfigError: a name that was given is not there.
+        ConfigError: a name passed by the user does not exist.
     """
     by_lower = {name.lower(): name for name in reversed(names)}
     chosen: dict[str, str] = {}
@@ -103,8 +103,8 @@ def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | Non
     """Return the name of the array for each role, ``embeddings`` first.
 
     Raises:
-        ConfigError: a name that was given is not there.
-        Refused: no array can be the embeddings.
+        ConfigError: a name passed by the user does not exist.
+        Refused: no array can contain the embeddings.
     """
     names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in list(found.items())[:20]) or "nothing"
     chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
@@ -118,7 +118,7 @@ def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | Non
 
 
 def _plain_column(values: NDArray[Any], where: str) -> Column:
-    """Return a column as texts, or as integers; numbers with a point, such as labels with gaps, become texts."""
+    """Return a column as texts or integers; floating-point numbers, such as labels with gaps, become texts."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
         problem = f"type {values.dtype} of shape {_shape_text(values.shape)}, expected one integer or text "
         raise Refused(where, f"{problem}per row", "Write it as such an array.")
@@ -136,8 +136,8 @@ def read_npy(path: Path) -> ForeignRows:
     """Read the embeddings of a ``.npy`` file as a memory map.
 
     Raises:
-        NotAStore: there is no such file.
-        Refused: it holds no table of numbers.
+        NotAStore: the file does not exist.
+        Refused: it does not contain a table of numbers.
         Damaged: NumPy cannot read it.
     """
     rows = _load(path)
@@ -149,9 +149,9 @@ def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read embeddings and columns of a ``.npz`` file into memory.
 
     Raises:
-        NotAStore: there is no such file.
-        ConfigError: an array that was named is not there.
-        Refused: no array can be the embeddings.
+        NotAStore: the file does not exist.
+        ConfigError: a named array does not exist.
+        Refused: no array can contain the embeddings.
         Damaged: NumPy cannot read it.
     """
     arrays = _load(path)
@@ -162,7 +162,7 @@ def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 
 
 def _load(path: Path) -> Any:
-    """Return the array of a ``.npy`` file as a map, or the arrays of a ``.npz`` file by name."""
+    """Return the array of a ``.npy`` file as a memory map, or the arrays of a ``.npz`` file by name."""
     open_regular(path).close()
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -199,13 +199,13 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 
     Args:
         path: the file.
-        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group, and of ``obs``, where
-            AnnData has names and labels.
+        wanted: path of the dataset for each role, or ``None`` to search the root group and ``obs``, where AnnData
+            stores names and labels.
 
     Raises:
-        NotAStore: it is no HDF5 file.
-        ConfigError: a dataset that was named is not there.
-        Refused: no dataset can be the embeddings, or one holds what is not read.
+        NotAStore: it is not an HDF5 file.
+        ConfigError: a named dataset does not exist.
+        Refused: no dataset can contain the embeddings, or one has an unsupported type.
         Damaged: HDF5 cannot read it.
     """
     where, named = str(path), {role: key and key.strip("/") for role, key in wanted.items()}
@@ -223,13 +223,13 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
     def look(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
         name = name if isinstance(name, str) else name_text(name)
         if isinstance(item, h5py.Group):
-            # Categories of pandas are a group of numbers and their names.
+            # A categorical of pandas is stored as a group of codes and their names.
             if isinstance(item.get("codes"), h5py.Dataset) and isinstance(item.get("categories"), h5py.Dataset):
                 datasets[name] = item["codes"]
         elif not item.is_virtual and not item.external:
             datasets[name] = item
 
-    file.visititems(look)  # no link that leads elsewhere is followed
+    file.visititems(look)  # links that lead elsewhere are not followed
     members = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
     if "obs" in members and "obs" not in datasets:
         members[members.index("obs") : members.index("obs") + 1] = [f"obs/{name}" for name in file["obs"]]
@@ -274,8 +274,8 @@ def read_names(path: Path) -> list[str]:
     """Read a text file with one name per line, as raw bytes, with or without a final line break.
 
     Raises:
-        NotAStore: there is no such file.
-        Refused: it holds no name.
+        NotAStore: the file does not exist.
+        Refused: it contains no name.
     """
     with open_regular(path) as file:
         names = [name_text(line) for line in file.read().splitlines()]
@@ -289,15 +289,15 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
 
     Args:
         path: the file, UTF-8.
-        wanted: by role, the name of a column, or ``None`` to look for the usual ones. ``embeddings`` is what the names
-            of the embedding's columns begin with, before a number, or these names with commas between; by default
-            they are the only columns that are numbered from 0 or 1 on.
-        with_rows: also read the numbers; else the rows have no values.
+        wanted: name of the column for each role, or ``None`` to look for the usual names. For ``embeddings``, the
+            prefix of the names of the embedding's columns, before a number, or all of these names separated by
+            commas; by default, the only columns that are numbered from 0 or 1 on.
+        with_rows: also read the numbers; otherwise the rows have no values.
 
     Raises:
-        NotAStore: there is no such file, or it is empty.
-        Refused: a line cannot be used; names it.
-        ConfigError: a column that was named is not there.
+        NotAStore: the file does not exist or is empty.
+        Refused: a line cannot be used; the message names it.
+        ConfigError: a named column does not exist.
     """
     where = str(path)
     open_regular(path).close()
@@ -325,7 +325,7 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
     if not rows:
         raise Refused(where, "contains only a header", _REMEDY)
     columns: dict[str, Column] = dict(texts)
-    if set(texts.get("labeled", "-")) <= {"0", "1"}:  # other texts are refused where they are used
+    if set(texts.get("labeled", "-")) <= {"0", "1"}:  # other texts are rejected where they are used
         columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
     if used:
         found["embeddings"] = f"{header[used[0]]} to {header[used[-1]]} ({len(used)} columns)"
@@ -334,7 +334,7 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
 
 
 def _find_columns(where: str, header: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the names of the columns that are no numbers, by role."""
+    """Return the names of the columns other than the embedding, by role."""
     if not header:
         raise NotAStore(where, "is empty", _REMEDY)
     shown = ", ".join(header[:12])
@@ -348,7 +348,7 @@ def _find_columns(where: str, header: Sequence[str], wanted: Mapping[str, str | 
 
 
 def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], named: str | None) -> list[int]:
-    """Return which columns are the embedding: those that were named, or the only ones numbered from 0 or 1 on."""
+    """Return the columns of the embedding: those that were named, or the only ones numbered from 0 or 1 on."""
     runs: dict[str, dict[int, int]] = defaultdict(dict)
     for at, name in enumerate(header):
         numbered = re.fullmatch(r"(.*?)(\d+)", name)

@@ -1,4 +1,4 @@
-"""A store for a notebook: arrays by name, and a table of its rows for pandas."""
+"""A store for notebooks: arrays by name, and a pandas table of its rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Store(EmbeddingStore):
-    """Embedding store for notebooks, open for reading and usable in a ``with`` block without need to be closed.
+    """Embedding store for notebooks, open for reading; it works in a ``with`` block, but need not be closed.
 
-    Beside the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
+    In addition to the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
 
     Attributes:
         ids: n paths below the data root; the same as ``sample_ids``.
-        results: names of the results beside the store, such as ``k-means``.
+        results: names of the results of the store, such as ``k-means``.
     """
 
     def __enter__(self) -> Self:
@@ -51,19 +51,19 @@ class Store(EmbeddingStore):
         """Read a result of the store: its arrays, one row per row of the store, and how it was made.
 
         Raises:
-            StoreError: there is no such result, or it belongs to other content than the store has now.
+            StoreError: the result does not exist, or belongs to other content than the store now has.
         """
         return read_result(self, name)
 
     def frame(self, *results: str) -> DataFrame:
         """Return the sample ids, labels and results as a pandas table with one row per image.
 
-        Columns: ``path``; ``label`` (class name, missing if unlabeled), ``labeled`` and ``split`` where the store has
-        them; and of every result named here each array with one value per row, as ``RESULT.ARRAY``. The embeddings
-        are not in it: they are ``store.embeddings``, in the same order.
+        Columns: ``path``; ``label`` (class name, missing if unlabeled), ``labeled`` and ``split`` if the store has
+        them; and for each named result, every array with one value per row, as ``RESULT.ARRAY``. The embeddings
+        are not included: they are ``store.embeddings``, in the same order.
 
         Args:
-            results: names of results beside the store.
+            results: names of results of the store.
 
         Raises:
             ResourceError: pandas is not installed.
@@ -99,8 +99,8 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         path: the file, ``NAME.h5``.
 
     Raises:
-        StoreError: it is no store, was made by a newer labelkit, or is damaged.
-        ResourceError: the system does not let us read it.
+        StoreError: the file is not a store, was written by a newer labelkit, or is damaged.
+        ResourceError: the system does not permit reading.
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:

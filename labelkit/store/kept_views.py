@@ -1,8 +1,8 @@
-"""What the frozen part of a network makes of views of images, in parts, so that training need not compute it again.
+"""Outputs of a network's frozen part for views of images, cached in parts, so that training need not recompute them.
 
-A folder ``kept-DIGEST``, DIGEST being the first digits of its plan's: a run folder of which no store is made, as
+The folder is ``kept-DIGEST`` with the first digits of the plan's digest: a run folder that does not become a store, as
 described in ``docs/inside/file_format.txt``. Each part has the values of some images, ``view0``, ``view1``, ... for
-each kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several
+each kind of view, (m, v, ...): m images, v views; followed by their geometry, if training requests it. Several
 processes and several runs of the same plan share it.
 """
 
@@ -28,7 +28,7 @@ KIND: Final = "kept-views"
 _DIGITS: Final = 12
 _PART_BYTES: Final = 32 << 20
 _PART_PASSES: Final = 512
-"""Views of a part at most, so that a kill loses little of what a slow network makes."""
+"""Maximum number of views per part, so that a kill loses little work of a slow network."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class CachedViewPlan:
     """Plan of a cache of views: everything besides the images that determines its values.
 
     Attributes:
-        recipe: what made them: network, views, seed, listing, ...; JSON values.
-        rows: (n,) int64 rows of the listing that are kept, increasing.
-        counts: views of each kind for each image, v.
-        shapes: of a value of each kind of view.
+        recipe: everything that produced the values: network, views, seed, listing, ...; JSON values.
+        rows: (n,) int64 rows of the listing that are cached, increasing.
+        counts: number of views of each kind for each image, v.
+        shapes: shape of a value of each kind of view.
         dtypes: ``float16`` or ``float32`` for each kind of view.
     """
 
@@ -98,12 +98,12 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     """Cache of the outputs of a network's frozen part for views of images, stored in parts.
 
     Args:
-        beside: folder that the folder of the parts is made in.
-        plan: what to make.
+        beside: folder in which the cache folder is created.
+        plan: plan of the cache.
 
     Attributes:
-        folder: of the parts.
-        warnings: what the user should know, such as parts that were damaged and are made again.
+        folder: folder of the cache.
+        warnings: messages for the user, such as parts that were damaged and are recreated.
     """
 
     def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
@@ -117,7 +117,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         Raises:
             StoreError: a number is not finite in the stored type.
             ResourceError: the disk is full, ...
-            ValueError: shapes do not fit the plan.
+            ValueError: shapes do not match the plan.
         """
         datasets: dict[str, NDArray[Any]] = {}
         for kind, given in enumerate(values):
@@ -134,7 +134,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
 
         Raises:
             StoreError: a part is missing or damaged.
-            ResourceError: it cannot be read.
+            ResourceError: a part cannot be read.
         """
         for number in range(self.plan.num_parts):
             if not self.path(number).exists():

@@ -1,11 +1,11 @@
-"""The run folder, in which a plan is carried out part by part, and survives a kill.
+"""Run folders, in which a plan is carried out part by part and can be continued after a kill.
 
-``RunFolder`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together.
+``RunFolder`` begins or continues a run, commits and verifies its parts, and protects the step that combines them.
 There are three kinds: rows of a store (``labelkit.store.writing``), files of patches (``labelkit.store.patch_writing``)
-and kept views (``labelkit.store.kept_views``).
+and cached views (``labelkit.store.kept_views``).
 
-A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it. The same plan and values
-give the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
+A part is an HDF5 file followed by its SHA-256, so that damage is detected before HDF5 reads it. The same plan and
+values result in the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from labelkit.store.reader import CheckedFile
 from labelkit.store.writer import Contents
 
 Held = TypeVar("Held")
-"""What a part holds, as it is read."""
+"""Content of a part after reading."""
 
 
 class RunFolder(ABC, Generic[Held]):
@@ -43,15 +43,15 @@ class RunFolder(ABC, Generic[Held]):
 
     Args:
         folder: the run folder.
-        plan: as ``plan.json`` holds it.
-        names: of the file of each part.
-        overwrite: replace what is there, and drop an unfinished run of another plan.
+        plan: content of ``plan.json``.
+        names: file name of each part.
+        overwrite: replace existing output, and discard an unfinished run of another plan.
 
     Attributes:
         folder: the run folder.
-        digest: of the plan.
-        already_done: what is made of the parts is there already, by the same plan.
-        warnings: what the user should know, such as parts that were damaged and are made again.
+        digest: digest of the plan.
+        already_done: whether the output of the same plan exists already.
+        warnings: messages for the user, such as parts that were damaged and are recreated.
     """
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], names: Sequence[str], *, overwrite: bool = False) -> None:
@@ -63,39 +63,39 @@ class RunFolder(ABC, Generic[Held]):
         self._names = names
         self._overwrite = overwrite
 
-    # ---- what each kind of run says
+    # ---- methods of each kind of run
 
     @abstractmethod
     def _read(self, number: int, file: CheckedFile) -> Held:
-        """Return what a part of this plan holds; checks that."""
+        """Check and return the content of a part of this plan."""
 
     @abstractmethod
     def _check_space(self) -> None:
-        """Raise what forbids the run, before anything is written."""
+        """Raise an error if the run cannot succeed, before anything is written."""
 
     def _opened(self, path: Path) -> CheckedFile:
         return open_part(path)
 
     def _is_finished(self) -> bool:
-        """Return whether all is made already."""
+        """Return whether the output is already complete."""
         return False
 
     def _published_plan(self) -> object:
-        """Return the digest of the plan of what is there under the final name, or ``None``."""
+        """Return the digest of the plan of the output under the final name, or ``None``."""
         return None
 
     # ---- the folder
 
     def begin(self, files: Mapping[str, bytes] | None = None) -> None:
-        """Begin or continue the run, unless all is made already; then what is left of it is removed.
+        """Begin or continue the run. If the output is already complete, remove what remains of the run.
 
         Args:
-            files: of the run folder, by name, committed before the plan.
+            files: further files of the run folder, by name, committed before the plan.
 
         Raises:
-            OutputExistsError: something else is there.
-            Mismatch: an unfinished run has another plan; names the keys.
-            ResourceError: no permission, not enough free space, ...
+            OutputExistsError: other output exists.
+            Mismatch: an unfinished run has another plan; the message names the keys.
+            ResourceError: permission is denied, not enough free space, ...
             BusyError: another process is publishing.
         """
         while True:
@@ -110,7 +110,7 @@ class RunFolder(ABC, Generic[Held]):
                 if still_there:
                     self._commit_plan(files or {})
                     return
-            # Another process published and removed the run folder while we waited for it.
+            # Another process published and removed the run folder while we were waiting for the lock.
 
     def _compare(self, loaded: dict[str, Any] | None) -> None:
         if loaded is not None and loaded != self._stored_plan:
@@ -139,7 +139,7 @@ class RunFolder(ABC, Generic[Held]):
                 commit_bytes(path, data)
         if loaded is None:
             commit_json(self.folder / "plan.json", self._stored_plan)
-            # Where locks do nothing, another worker may have been first.
+            # Without working locks, another worker may have been first.
             self._compare(read_plan(self.folder))
 
     # ---- parts
@@ -180,7 +180,7 @@ class RunFolder(ABC, Generic[Held]):
         """Read and verify a part.
 
         Raises:
-            StoreError: it is damaged, or of another plan.
+            StoreError: it is damaged, or belongs to another plan.
             ResourceError: it cannot be read.
         """
         try:
@@ -197,12 +197,12 @@ class RunFolder(ABC, Generic[Held]):
 
     @contextlib.contextmanager
     def _publishing(self) -> Iterator[bool]:
-        """Hold the lock of the run folder during publishing, and yield whether there is still work to do.
+        """Hold the lock of the run folder during publishing, and yield whether work remains.
 
         Raises:
             StoreError: parts are missing.
             BusyError: another process is publishing.
-            ResourceError: the lock file cannot be made.
+            ResourceError: the lock file cannot be created.
         """
         if self.already_done or (not self.folder.exists() and self._published_plan() == self.digest):
             yield False
@@ -252,12 +252,12 @@ def cast_finite(
     Args:
         values: the rows.
         kind: a type of floats.
-        place: number of a row to how messages call it.
-        name: of the numbers.
-        option: that chooses the type.
+        place: function from the number of a row to its name in messages.
+        name: name of the numbers in messages.
+        option: option that selects the type.
 
     Raises:
-        StoreError: a number is not finite, or too large for the type.
+        StoreError: a number is not finite or too large for the type.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(kind)
@@ -278,7 +278,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     """Read ``plan.json`` of a run folder, or return ``None`` if there is none.
 
     Raises:
-        Damaged: it is no plan.
+        Damaged: it is not a plan.
         ResourceError: it cannot be read.
     """
     path = folder / "plan.json"
@@ -296,16 +296,16 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
-    """Check that the disk has room for the parts and the result, deducting parts that exist already.
+    """Check that there is enough disk space for the parts and the result, excluding existing parts.
 
     Args:
-        folder: of the run.
-        needed: bytes of all parts and all that is made of them.
-        out: where the result goes.
-        what: what is needed, for the message.
+        folder: folder of the run.
+        needed: bytes of all parts and of the result.
+        out: path of the result.
+        what: description of the data, for the message.
 
     Raises:
-        ResourceError: less is free.
+        ResourceError: there is not enough free space.
     """
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
@@ -317,10 +317,10 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if it is gone."""
+    """Return the size of a file in bytes, 0 if it no longer exists."""
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # another worker renamed it just now
+    except FileNotFoundError:  # another worker has just renamed it
         return 0
 
 
@@ -328,11 +328,11 @@ def size_of(path: Path) -> int:
 def hold_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a run folder, which the system releases when the process ends in any way.
 
-    Gives whether the folder is still there: the one who had the lock before may have removed it.
+    Yields whether the folder still exists: the previous holder of the lock may have removed it.
 
     Raises:
-        BusyError: a live process holds it for longer than a moment.
-        ResourceError: the lock file cannot be made.
+        BusyError: a running process holds it for more than a moment.
+        ResourceError: the lock file cannot be created.
     """
     path, deadline = folder / "lock", time.monotonic() + LOCK_SECONDS
     with translate_os_errors(folder):

@@ -1,8 +1,8 @@
-"""Make the patches of a store, file by file, so that a kill loses one file at most.
+"""Write the patches of a store, file by file, so that a kill loses at most one file.
 
-``PatchRun`` goes beside an ``EmbeddingRun``: the rows of each of its parts are cut into pieces of whole batches, each
-of which becomes a file of the set, written once. When the store is there, ``publish`` adds ``SET.json`` and gives the
-folder its name. The formats are described in ``docs/inside/file_format.txt``.
+``PatchRun`` accompanies an ``EmbeddingRun``: the rows of each of its parts are divided into pieces of whole batches,
+each of which becomes a file of the set, written once. When the store is complete, ``publish`` adds ``SET.json`` and
+renames the folder to its final name. The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Piece:
     Attributes:
         rows: (m,) int64 positions in the plan.
         features: (m, c, d) float.
-        cells: (m, c, 2) int row and column of each; left out where all cells are there.
+        cells: (m, c, 2) int row and column of each patch; ``None`` if all cells are included.
         regions: (m, 4) left, top, right, bottom of the grid in pixels of the oriented original.
     """
 
@@ -47,17 +47,17 @@ class Piece:
 
 
 _WrittenFile = tuple[list[str], int, str]
-"""A file of the set: names of its images, number of its patches, and its content digest."""
+"""A file of the set: names of its images, number of its patches, and content digest."""
 
 
 class PatchRun(RunFolder[_WrittenFile]):
     """Resumable run that writes the patch features of a store; created by ``PatchRun.open``.
 
     Attributes:
-        out: the store they belong to.
-        plan: what they are made by.
-        already_done: the set exists and was made by the same plan.
-        warnings: what the user should know, such as files that were damaged and are made again.
+        out: the store that the patches belong to.
+        plan: plan of the patches.
+        already_done: whether the set of the same plan exists already.
+        warnings: messages for the user, such as files that were damaged and are recreated.
     """
 
     def __init__(self, out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
@@ -72,22 +72,22 @@ class PatchRun(RunFolder[_WrittenFile]):
         """Check that the patches can be written, before any image is read, and begin or continue the run.
 
         Args:
-            out: the store, ``NAME.h5``; it need not be there yet.
-            plan: what to make.
-            overwrite: replace a finished set, and drop an unfinished run of another plan.
+            out: the store, ``NAME.h5``; it need not exist yet.
+            plan: plan of the patches.
+            overwrite: replace a finished set, and discard an unfinished run of another plan.
 
         Raises:
-            OutputExistsError: a set of another plan is there, or a damaged one.
-            Mismatch: an unfinished run has another plan; names the keys.
-            ResourceError: no permission, or not enough free space.
-            BusyError: another process is publishing them.
+            OutputExistsError: a set of another plan exists, or the existing set is damaged.
+            Mismatch: an unfinished run has another plan; the message names the keys.
+            ResourceError: permission is denied, or there is not enough free space.
+            BusyError: another process is publishing the patches.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
         run.begin()
         return run
 
     def pending_parts(self) -> list[int]:
-        """Return the parts of the store whose patches are still to be made, in order."""
+        """Return the parts of the store whose patches are still missing, in order."""
         return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
     def pieces_of(self, part: int) -> list[int]:
@@ -95,12 +95,12 @@ class PatchRun(RunFolder[_WrittenFile]):
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(self, number: int, piece: Piece) -> None:
-        """Write one file of the patch set. The same piece may be written again; the same values give the same bytes.
+        """Write one file of the patch set. Writing a piece again is permitted; the same values give the same bytes.
 
         Raises:
-            StoreError: a number is not finite in the stored type; names the image.
+            StoreError: a number is not finite in the stored type; the message names the image.
             ResourceError: the disk is full, ...
-            ValueError: shapes do not fit the plan.
+            ValueError: shapes do not match the plan.
         """
         plan = self.plan
         rows = np.asarray(piece.rows, dtype="<i8")
@@ -140,9 +140,9 @@ class PatchRun(RunFolder[_WrittenFile]):
             The folder of the set.
 
         Raises:
-            Mismatch: the store has other rows than the files.
+            Mismatch: the rows of the store differ from those of the files.
             StoreError: files are missing or damaged.
-            BusyError: another process is publishing them.
+            BusyError: another process is publishing the patches.
             ResourceError: the disk is full, ...
         """
         with self._publishing() as to_do:
@@ -168,7 +168,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         return open_file(path, schema.FORMAT_STORE)
 
     def _read(self, number: int, file: CheckedFile) -> _WrittenFile:
-        """Inspect all of a file of the set, and return what is listed of it."""
+        """Verify a complete file of the set, and return its entry for the list."""
         for name in ("patches", "sample_ids"):
             for _ in file.verified_blocks(name):
                 pass
@@ -192,7 +192,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             return None
 
     def _listed(self, store: EmbeddingStore) -> dict[str, Any]:
-        """What ``SET.json`` says of the files, each of which is examined."""
+        """Return the content of ``SET.json``, after verifying each file."""
         entries: list[dict[str, Any]] = []
         row = 0
         for number, name in enumerate(self._names):

@@ -1,6 +1,6 @@
-"""Patches of the images of a store, in files of their own: reading.
+"""Read the patches of the images of a store, which are in separate files.
 
-The format is described in ``docs/inside/file_format.txt``; the files are made by ``labelkit.store.patch_writing``.
+The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.patch_writing`` writes the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ImagePatches:
 
     Attributes:
         features: (t, d) float, in the stored type.
-        cells: (t, 2) int64 row and column of each, in order.
+        cells: (t, 2) int64 row and column of each patch, in order.
         grid: rows and columns.
         region: left, top, right, bottom of the grid in pixels of the oriented original.
     """
@@ -52,9 +52,9 @@ class PatchBlock:
 
     Attributes:
         features: (t, d) float, in the stored type.
-        image_rows: (t,) int64, row of the store that each is of.
-        cells: (t, 2) int64 row and column of each.
-        start: number of the first one in the set.
+        image_rows: (t,) int64, row of the store for each patch.
+        cells: (t, 2) int64 row and column of each patch.
+        start: index of the first patch in the set.
     """
 
     features: NDArray[Any]
@@ -75,7 +75,7 @@ def cell_boxes(
 
 
 def patches_folder(store: Path) -> Path:
-    """Return the folder that holds the patches of a store."""
+    """Return the folder that contains the patches of a store."""
     return store.with_name(store.name + ".patches")
 
 
@@ -83,10 +83,10 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     """Read and check ``SET.json``, the index of a patch set.
 
     Raises:
-        NotAStore: there is none.
-        VersionError: made by a newer labelkit.
-        Damaged: changed or cut off.
-        Refused: not what it should be.
+        NotAStore: the file does not exist.
+        VersionError: the file was written by a newer labelkit.
+        Damaged: the file was changed or truncated.
+        Refused: the content is not as expected.
     """
     path = folder / SET_NAME
     if not path.is_file():
@@ -111,15 +111,15 @@ def read_set_json(folder: Path) -> dict[str, Any]:
 
 
 class PatchFile:
-    """One file of a set, checked except for its features; holds no open file but maps.
+    """One file of a set, verified except for its features; it holds no open file, only memory maps.
 
     Args:
         file: the checked file.
-        entry: what ``SET.json`` says about it.
+        entry: its entry in ``SET.json``.
         listed: content of ``SET.json``.
 
     Raises:
-        StoreError: it is another file, or has other shapes.
+        StoreError: it is another file, or its shapes differ.
     """
 
     def __init__(
@@ -154,18 +154,18 @@ class PatchFile:
 class PatchSet:
     """Patch features of a store, open for reading; created by ``open_patches``.
 
-    Holds no open file, only maps. A file is checked when it is first needed, its patches block by block when they are.
+    Holds no open file, only memory maps. A file is checked on first use, its patches block by block on first use.
 
     Attributes:
-        folder: where the files are.
-        n: images, the rows of the store.
+        folder: folder of the files.
+        n: number of images, the rows of the store.
         dim: values per patch, d.
         dtype: ``float16`` or ``float32``.
-        num_patches: of all images.
-        layer: of the network that they are the output of.
-        recipe: all that they depend on besides the store.
+        num_patches: number of patches of all images.
+        layer: layer of the network whose outputs they are.
+        recipe: everything that they depend on besides the store.
         digest: identity of the set, 64 hexadecimal digits.
-        is_sampled: whether some cells were drawn from each image.
+        is_sampled: whether only some cells of each image were drawn.
     """
 
     def __init__(self, folder: Path, listed: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ class PatchSet:
         """Return the patches of one image.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: the row does not exist.
             StoreError: its file cannot be used.
         """
         if not 0 <= row < self.n:
@@ -235,7 +235,7 @@ class PatchSet:
         """Verify all files and patches against their digests.
 
         Raises:
-            StoreError: one cannot be used.
+            StoreError: a file cannot be used.
         """
         for _ in self.blocks():
             pass
@@ -249,10 +249,10 @@ class PatchSet:
 
 
 def check_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
-    """Refuse patches, of which ``listed`` is the content of ``SET.json``, that belong to other content than a store's.
+    """Refuse patches that belong to other content than the store's; ``listed`` is the content of ``SET.json``.
 
     Raises:
-        Mismatch: they do.
+        Mismatch: they belong to other content.
     """
     if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
         raise Mismatch(str(folder), f"the patches belong to a different version of {store.path}", _REMAKE)
@@ -262,9 +262,9 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     """Open the patches of a store, verifying each block against its digest on first use.
 
     Raises:
-        NotAStore: the store has none.
-        Mismatch: they belong to other content than the store has now.
-        StoreError: they cannot be used; a file is checked when it is first needed.
+        NotAStore: the store has no patches.
+        Mismatch: they belong to other content than the store now has.
+        StoreError: they cannot be used; a file is checked on first use.
     """
     folder = patches_folder(store.path)
     listed = read_set_json(folder)

@@ -1,6 +1,6 @@
-"""Plans: all that decides the bytes of a store, or of its patches, besides the images and the network.
+"""Plans: everything that determines the bytes of a store or of its patches, besides the images and the network.
 
-A run folder keeps its plan, so that whoever goes on with the run goes on with the same (see
+A run folder contains its plan, so that whoever continues the run uses the same plan (see
 ``docs/inside/file_format.txt``).
 """
 
@@ -27,12 +27,12 @@ from labelkit.store.schema import name_bytes, name_fault, name_text
 
 
 def embedding_run_folder(out: Path) -> Path:
-    """Return the run folder in which a store is made."""
+    """Return the run folder in which a store is created."""
     return out.with_name(out.name + ".run")
 
 
 def patches_run_folder(out: Path) -> Path:
-    """Return the run folder in which the patches of a store are made."""
+    """Return the run folder in which the patches of a store are created."""
     return out.with_name(out.name + ".patches.run")
 
 
@@ -46,12 +46,12 @@ class EmbeddingPlan:
     """Plan of an embedding store: everything that determines its bytes besides images and network.
 
     Args:
-        sample_ids: N paths below the data root, sorted by their bytes, unique; what is not UTF-8 as
+        sample_ids: N paths below the data root, sorted by their bytes, unique; bytes that are not UTF-8 as
             surrogate escapes.
-        model: what makes the embeddings.
+        model: the model that computes the embeddings.
         dim: values per embedding.
-        batch_size: images per forward pass; the borders of the batches are fixed by the plan, since the
-            last bits of a row depend on the batch it ran in.
+        batch_size: images per forward pass; the plan determines the batches, since the last bits of a row
+            depend on the batch that it was computed in.
         normalized: whether rows have length 1.
         metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
         created_by: program and version.
@@ -60,19 +60,19 @@ class EmbeddingPlan:
         views: how augmented views of each image are drawn, JSON values, with their number as ``count``; ``None``: none.
         part_rows: rows committed at a time; lowered to a multiple of ``batch_size`` and to about 64 MiB,
             but at least one batch.
-        labels: (N,) int, class index, -1 = unlabeled. The truth, also where training must not look.
+        labels: (N,) int, class index, -1 = unlabeled. The true labels, including those hidden from training.
         labeled: (N,) bool, whether training may use the label.
         class_names: k names.
         old_classes: (k,) bool, whether the class has labeled samples.
         splits: (N,) int, index into ``split_names``, -1 = in no split.
         split_names: names of the splits.
-        reused_from: content digests of stores that rows are copied from.
-        reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 where a row is computed; given if
-            and only if ``reused_from`` is.
+        reused_from: content digests of stores from which rows are copied.
+        reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 for rows to compute; required if
+            ``reused_from`` is set, and only then.
 
     Raises:
         DatasetError: a sample id is not a path below the data root.
-        ValueError: anything else that does not fit together.
+        ValueError: any other inconsistency.
     """
 
     sample_ids: Sequence[str]
@@ -96,7 +96,7 @@ class EmbeddingPlan:
     reused: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        """Bring the fields to their stored types and check them against each other."""
+        """Convert the fields to their stored types and check them against each other."""
         self._set("sample_ids", tuple(self.sample_ids))
         self._set("class_names", tuple(self.class_names))
         self._set("split_names", tuple(self.split_names))
@@ -230,13 +230,13 @@ class EmbeddingPlan:
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
     """Return the plan of an unfinished run if only its listing differs, otherwise ``plan`` itself.
 
-    So files that were added since the run began are left for the next store, and files that vanished
-    are still in the plan, to be skipped with that reason. In every other case ``plan`` itself is
-    returned; ``EmbeddingRun.open`` then says what differs.
+    Thus files added since the run began are left for the next store, and files that vanished remain in
+    the plan, to be skipped with that reason. In every other case, ``plan`` itself is returned;
+    ``EmbeddingRun.open`` then reports the differences.
 
     Args:
-        out: the store to be made.
-        plan: made from the listing of now.
+        out: the store to be created.
+        plan: plan of the current listing.
     """
     stored = stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
@@ -246,7 +246,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     same_names = all(
         stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
     )
-    # Which rows are copied follows from the listing; from which stores must be the same.
+    # The copied rows follow from the listing, but the stores they come from must be the same.
     if keys - {"files", "columns", "reuse.rows"} or not same_names:
         return plan
     rows = {name: row for row, name in enumerate(plan.sample_ids)}
@@ -261,11 +261,11 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
     """Return the numerics settings of an unfinished run or a finished store, empty if neither can be read.
 
-    Who asks again without saying how goes on so, whatever the defaults are by now.
+    A repeated command without these settings then continues with them, even if the defaults have changed.
 
     Args:
-        out: the store to be made.
-        overwrite: a finished store is replaced, and does not count.
+        out: the store to be created.
+        overwrite: whether a finished store will be replaced, so that it is ignored.
     """
     stored = stored_plan(embedding_run_folder(Path(out)))
     if stored is not None:
@@ -273,9 +273,9 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
     if overwrite or not Path(out).is_file():
         return {}
     try:
-        with open_file(Path(out), schema.FORMAT_STORE) as file:  # also where a shard is lost
+        with open_file(Path(out), schema.FORMAT_STORE) as file:  # works even if a shard is lost
             return read_model(file).numerics
-    except (StoreError, ResourceError):  # EmbeddingRun.open says what is there
+    except (StoreError, ResourceError):  # EmbeddingRun.open reports the problem
         return {}
 
 
@@ -304,14 +304,14 @@ class PatchPlan:
     """Plan of a patch set: everything that determines its bytes besides images and network.
 
     Args:
-        rows: plan of the store they belong to.
-        layer: of the network that they are the output of.
+        rows: plan of the store that the patches belong to.
+        layer: layer of the network whose outputs they are.
         grid: rows and columns of the patches of an image.
         dim: values per patch.
         dtype: ``float16`` or ``float32``.
-        per_image: cells drawn from each image; ``None``: all.
-        seed: of the draws.
-        set_bytes: bytes of a file of the set at most, where a batch is not more; 64 MiB is the limit.
+        per_image: number of cells drawn from each image; ``None``: all.
+        seed: seed of the draws.
+        set_bytes: maximum size of a file of the set, unless one batch is larger; limited to 64 MiB.
     """
 
     rows: EmbeddingPlan
@@ -331,12 +331,12 @@ class PatchPlan:
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether cells are sampled, so that the cell of each patch is stored."""
+        """Whether cells are sampled, so that the cell of each patch is stored."""
         return self.per_image is not None
 
     @property
     def _row_bytes(self) -> int:
-        """Bytes of all patches of an image, with what is noted about them."""
+        """Bytes of all patches of an image, including their metadata."""
         return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Read HDF5 files of labelkit: structure, types, sizes and digests are checked before any data is used.
+"""Read HDF5 files of labelkit: structure, types, sizes and digests are verified before any data is used.
 
-The large columns of a store may lie in shards, which are files of labelkit too, named by the store's own file, the
+The large columns of a store may be stored in shards, which are also labelkit files, listed in the store's own file, the
 index. The formats are described in ``docs/inside/file_format.txt``.
 """
 
@@ -34,38 +34,38 @@ _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
-"""Beside the shards: virtual datasets of all of them, for other programs; nothing here reads it."""
+"""File next to the shards with virtual datasets of all of them, for other programs; labelkit does not read it."""
 SHARD_RESTORE = (
     "Restore the file from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, "
     "with --overwrite."
 )
-"""What to do about a shard that is lost or damaged."""
+"""Advice for a shard that is lost or damaged."""
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
-    """Open a labelkit file by one descriptor and check everything except large arrays.
+    """Open a labelkit file through one descriptor and check everything except large arrays.
 
     Args:
         path: the file.
-        file_format: what it must be, such as ``labelkit.store``; ``None`` for any format of labelkit.
+        file_format: expected format, such as ``labelkit.store``; ``None`` for any format of labelkit.
 
     Raises:
-        NotAStore: missing, not a regular file, not HDF5, or of another format.
-        VersionError: made by a newer labelkit.
-        Refused: holds what a file of this format must not hold.
-        Damaged: cut off or changed.
-        ResourceError: the system does not let us read it.
+        NotAStore: the file is missing, not a regular file, not HDF5, or of another format.
+        VersionError: the file was written by a newer labelkit.
+        Refused: the file contains something that its format does not permit.
+        Damaged: the file is truncated or was changed.
+        ResourceError: the system does not permit reading.
     """
     return CheckedFile(open_regular(path), str(path), file_format)
 
 
 def in_results(path: str) -> bool:
-    """Return whether a path belongs to a packed result, which the store's digest leaves out."""
+    """Return whether a path belongs to a packed result, which the store's digest excludes."""
     return path == "results" or path.startswith("results/")
 
 
 def _remedy(path: Path) -> str:
-    """What to give in the place of what is no regular file."""
+    """Suggest what to pass instead of a path that is not a regular file."""
     near = path.with_name(path.name + ".h5")
     if near.is_file():
         return f"Did you mean `{near}`?"
@@ -79,8 +79,8 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, and reject others such as named pipes instead of blocking.
 
     Raises:
-        NotAStore: there is no such file, or it is not a regular one.
-        ResourceError: the system does not let us read it.
+        NotAStore: the file does not exist, or is not a regular file.
+        ResourceError: the system does not permit reading.
     """
     try:
         return reading.open_regular(path, buffering=0)
@@ -96,7 +96,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
     """Open an untrusted HDF5 file.
 
     Raises:
-        NotAStore: it is no HDF5 file.
+        NotAStore: it is not an HDF5 file.
         Damaged: HDF5 cannot open it.
     """
     handle.seek(0)
@@ -120,10 +120,10 @@ class DatasetInfo:
     """Type, shape and storage of a dataset in a checked file.
 
     Attributes:
-        dtype: type of its values, as NumPy sees it.
+        dtype: type of its values as a NumPy type.
         shape: its shape.
-        offset: where its bytes begin in the file, or ``None`` where they are not in one piece.
-        block_rows: rows per digest in ``digests/PATH``, or 0 where the content digest covers its bytes.
+        offset: position of its bytes in the file, or ``None`` if they are not contiguous.
+        block_rows: rows per digest in ``digests/PATH``, or 0 if the content digest covers its bytes.
     """
 
     dtype: np.dtype[Any]
@@ -140,20 +140,20 @@ class DatasetInfo:
 class CheckedFile:
     """Open HDF5 file whose structure, sizes, types and content digest have been verified.
 
-    All reading goes through one descriptor, so that a file replaced meanwhile does not mix with this one. Of a store
-    in shards this is the index; it shows all that the store holds, as if it were in one file.
+    All reading uses one descriptor, so that a file replaced in the meantime is not mixed with this one. For a store
+    in shards, this is the index; it presents the content of the store as if it were in one file.
 
     Attributes:
         where: the name used in messages.
-        format: what it is, such as ``labelkit.store``.
-        datasets: what was looked at, by path without a leading slash.
+        format: format of the file, such as ``labelkit.store``.
+        datasets: checked datasets, by path without a leading slash.
         attributes: by path of the object (the root is the empty path), then by name; texts as ``str``,
-            numbers as ``int`` or ``float``. Attributes that are arrays are left out.
-        stored_attributes: the same as they are stored, arrays too.
+            numbers as ``int`` or ``float``. Attributes that are arrays are omitted.
+        stored_attributes: the same in their stored form, including arrays.
         groups: paths of all groups.
         features: words of ``requires``.
-        content_digest: as stored and recomputed.
-        shards: files that columns lie in; ``None``: all is in this file.
+        content_digest: digest that is stored and was recomputed.
+        shards: files that contain columns; ``None`` if everything is in this file.
     """
 
     _file: Any = None
@@ -167,13 +167,13 @@ class CheckedFile:
         outer: CheckedFile | None = None,
         group: str = "",
     ) -> None:
-        """Check a file, or a group of one that is checked already as if it were a file of its own.
+        """Check a file, or a group of a checked file as if it were a file of its own.
 
         Args:
-            handle: the file; closed with this, also after an error.
+            handle: the file; closed together with this object, also after an error.
             where: the name used in messages.
-            file_format: what it must be; ``None`` for any format of labelkit.
-            outer: the checked file that ``group`` is in.
+            file_format: expected format; ``None`` for any format of labelkit.
+            outer: the checked file that contains ``group``.
             group: path of the group.
         """
         self.where = where
@@ -211,7 +211,7 @@ class CheckedFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file, while memory maps stay valid. A group leaves closing to its file."""
+        """Close the file; memory maps remain valid. A group does not close its file."""
         if self._outer is not None:
             return
         if self._file is not None:
@@ -223,7 +223,7 @@ class CheckedFile:
         """Open a group of this file as a file of its own, usable while this one is open.
 
         Raises:
-            StoreError: it is not of this format, or its content digest differs.
+            StoreError: the group has another format, or its content digest differs.
         """
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
@@ -275,7 +275,7 @@ class CheckedFile:
 
     def _inspect(self, dataset: h5py.Dataset, path: str) -> DatasetInfo:
         """Check how a dataset is stored, without reading it."""
-        # Before anything else: asking a virtual dataset for its shape opens other files.
+        # This must come first: asking a virtual dataset for its shape opens other files.
         if dataset.is_virtual or dataset.external:
             self._refuse(path, "a virtual dataset, or storage outside of the file")
         dtype, shape = self._plain_type(dataset.dtype, path), dataset.shape
@@ -319,7 +319,7 @@ class CheckedFile:
             self.attributes[path][name] = name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
     def _read_table(self) -> None:
-        """Take what the index says about its shards out of what is shown, and show what is in them."""
+        """Replace the index's own data about its shards by the columns that are in them."""
         try:
             shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
@@ -377,15 +377,15 @@ class CheckedFile:
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
-            lengths: lengths that are known already, by letter.
-            required: those that must be there.
+            lengths: known lengths, by letter.
+            required: datasets that must exist.
 
         Returns:
             The length of each letter.
 
         Raises:
             Refused: a dataset is missing, or has another type or number of axes.
-            Mismatch: two datasets differ in the length of an axis that they share.
+            Mismatch: two datasets differ in the length of a shared axis.
         """
         for name in required:
             if name not in self.datasets:
@@ -411,7 +411,7 @@ class CheckedFile:
     # ---- data
 
     def _rows(self, path: str, start: int = 0, stop: int | None = None) -> Array:
-        """Read rows of a dataset, by default all; nothing is compared."""
+        """Read rows of a dataset, by default all, without verification."""
         info = self.datasets[path]
         if self.shards is not None and self.is_sharded(path):
             return self.shards.read(path, slice(start, stop))
@@ -422,14 +422,14 @@ class CheckedFile:
         """Yield a dataset, or its rows start to stop, in verified blocks, or a scalar in one piece.
 
         Raises:
-            Damaged: a digest differs; names the rows, or the shard that they are in.
+            Damaged: a digest differs; the message names the rows, or the shard that contains them.
         """
         digests, info = self.digests(path), self.datasets[path]
         with self._translated(path):
             if not info.shape:
                 yield self._rows(path)
                 return
-            # the blocks are those of the digests
+            # these are the blocks of the digests
             step = info.block_rows or max(1, schema.BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
             stop = info.shape[0] if stop is None else stop
             for first in range(start - start % step, stop if info.nbytes else 0, step):
@@ -456,7 +456,7 @@ class CheckedFile:
         return [name_text(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
-        """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if there is none."""
+        """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if it does not exist."""
         path = f"{group}/{name}".lstrip("/")
         info = self.datasets.get(path)
         if info is not None and info.shape == () and info.dtype.kind == "S":
@@ -468,12 +468,12 @@ class CheckedFile:
         """Read a JSON object that is stored as text.
 
         Args:
-            group: its path.
-            name: of the text.
-            default: text in place of one that is missing.
+            group: path of the group.
+            name: name of the text.
+            default: text to use if it is missing.
 
         Raises:
-            Refused: it is none.
+            Refused: the text is not a JSON object.
         """
         place = self.place(f"{group}@{name}")
         try:
@@ -485,9 +485,9 @@ class CheckedFile:
         return found
 
     def later(self, path: str) -> Callable[[], Array]:
-        """Return what gives all rows of a dataset, also after the file was closed; nothing is compared.
+        """Return a function that returns all rows of a dataset, even after the file was closed, without verification.
 
-        They are a read-only memory map, or an array where they are in shards or not in one piece.
+        They are a read-only memory map, or an array if they are in shards or not contiguous.
         """
         info, shards = self.datasets[path], self.shards
         if shards is not None and path in shards.columns:
@@ -513,7 +513,7 @@ class CheckedFile:
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Turn what h5py raises on a damaged object into ``Damaged``."""
+        """Convert errors of h5py on a damaged object to ``Damaged``."""
         try:
             yield
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -521,10 +521,10 @@ class CheckedFile:
 
 
 class LazyRows:
-    """Large dataset of numbers (n, ...) that is mapped, or read from shards, when it is used, and verified then.
+    """Large dataset of numbers (n, ...) that is mapped, or read from shards, and verified on use.
 
-    Indexed with a slice or int64 rows it gives a new array, and of a store in shards it holds nothing else; it can be
-    sent to other processes. Usable when the file is closed.
+    Indexing with a slice or int64 rows returns a new array; for a store in shards, nothing else is held in memory. It
+    can be sent to other processes, and used after the file is closed.
 
     Attributes:
         shape, dtype: of all rows.
@@ -547,7 +547,7 @@ class LazyRows:
         if self._shards is None:
             return np.asarray(self.rows[where])
         found = self._shards.read(self._path, where)
-        return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # which names the row
+        return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # raises an error that names the row
 
     def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
         return reopened_rows, (str(Path(self._file).absolute()), self._path, self._store_digest)
@@ -557,8 +557,8 @@ class LazyRows:
         """All rows, as a read-only array.
 
         Raises:
-            Damaged: a block is not as it was written.
-            Refused: a number in it is not finite.
+            Damaged: a block has changed since it was written.
+            Refused: it contains a number that is not finite.
         """
         rows = self._read()
         for first in range(0, len(rows), self._step):
@@ -575,7 +575,7 @@ def reopened_rows(store: str, path: str, content_digest: str) -> LazyRows:
     """Return a column of a store that another process has checked.
 
     Raises:
-        StoreError: it is another store now, or cannot be read.
+        StoreError: the store was replaced, or cannot be read.
     """
     with open_file(Path(store), schema.FORMAT_STORE) as file:
         if file.content_digest != content_digest:
@@ -584,15 +584,15 @@ def reopened_rows(store: str, path: str, content_digest: str) -> LazyRows:
 
 
 def check_finite(place: str, rows: Array, first: int = 0) -> None:
-    """Refuse rows (m, ...) of which a number is not finite.
+    """Refuse rows (m, ...) that contain a number that is not finite.
 
     Args:
         place: name of the dataset in messages.
         rows: successive rows.
-        first: number of the first one.
+        first: number of the first row.
 
     Raises:
-        Refused: one is not; names its row.
+        Refused: a number is not finite; the message names its row.
     """
     finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
     if not finite.all():
@@ -611,7 +611,7 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
         first: number of the first row.
 
     Raises:
-        Damaged: one differs; names the rows.
+        Damaged: a digest differs; the message names the rows.
     """
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -628,9 +628,9 @@ class ShardColumn:
     """Description of a column that is stored in shards.
 
     Attributes:
-        dtype: of its values, as NumPy writes it.
+        dtype: type of its values, as NumPy writes it.
         width: values per row.
-        sha256: of its bytes where the content digest covers them; else empty, and the index has digests of its blocks.
+        sha256: of its bytes if the content digest covers them; otherwise empty: the index has digests of its blocks.
     """
 
     dtype: str
@@ -643,10 +643,10 @@ class Shard:
     """Description of one shard, as listed in the index.
 
     Attributes:
-        number: from 0.
+        number: index of the shard, from 0.
         start, stop: its first row, and the row after its last one.
         size: bytes of the file.
-        frame: its content digest; in files of 0.1.0, SHA-256 of all of the file but its rows.
+        frame: its content digest; in files of 0.1.0, SHA-256 of the whole file except its rows.
     """
 
     number: int
@@ -666,7 +666,7 @@ class Shards:
 
     Args:
         index: file of the store.
-        columns: that lie in shards, by name.
+        columns: columns that are stored in shards, by name.
         files: the shards in the order of their rows.
 
     Attributes:
@@ -687,10 +687,10 @@ class Shards:
 
     @classmethod
     def parse(cls, index: Path, text: str) -> Shards:
-        """Parse the text that ``to_text`` made.
+        """Parse the text written by ``to_text``.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text is not such a table.
         """
         values = reading.parse_json(text)
         try:
@@ -713,7 +713,7 @@ class Shards:
         """Check that every shard exists and has the right size, without reading it.
 
         Raises:
-            StoreError: one is absent, or has another size.
+            StoreError: a shard is missing, or has another size.
         """
         for shard in self.files:
             self._path(shard)
@@ -722,7 +722,7 @@ class Shards:
         """Read all shards, and yield an error for each that is lost or damaged.
 
         Raises:
-            ResourceError: the system does not let us read one.
+            ResourceError: the system does not permit reading one.
         """
         for shard in self.files:
             try:
@@ -734,8 +734,8 @@ class Shards:
         """Read successive rows of a column, or rows of any shape (...,), into a new array (..., width).
 
         Raises:
-            StoreError: a shard is absent, damaged, or one of another store.
-            ResourceError: the system does not let us read one.
+            StoreError: a shard is missing, damaged, or belongs to another store.
+            ResourceError: the system does not permit reading one.
         """
         found, rows = self.columns[column], range(self.rows)[where] if isinstance(where, slice) else where
         values = np.empty((*np.shape(rows), found.width), found.dtype)
@@ -752,7 +752,7 @@ class Shards:
         return values
 
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
-        """Return maps of the columns of a shard that is right."""
+        """Return memory maps of the columns of a shard, after verifying it."""
         if shard.number not in self._read:
             path = self._path(shard)
             try:
@@ -768,7 +768,7 @@ class Shards:
         return self._read[shard.number]
 
     def _path(self, shard: Shard) -> Path:
-        """Return the path of a shard, which has the size that the index says."""
+        """Return the path of a shard, after checking its size against the index."""
         path = self.folder / shard.name
         size = path.stat().st_size if path.is_file() else None
         if size != shard.size:

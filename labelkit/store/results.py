@@ -1,6 +1,6 @@
 """Named results of a store: clusters, discovered classes, neighbors, scores. The store itself never changes.
 
-They lie beside it, or are packed into one file with it.
+Results are in files next to the store, or packed into one file with it.
 
 The format is described in ``docs/inside/file_format.txt``.
 """
@@ -40,16 +40,16 @@ class Result:
 
     Attributes:
         name: file name without ``.h5``, or name of the group in a packed store.
-        kind: what it holds, one word.
+        kind: kind of content, one word.
         arrays: by name as in ``labelkit.store.schema``; row i is row i of the store. Strings are lists of
             ``str``, flags are bool, ``metrics`` is its JSON text.
-        params: how it was made, with the seed.
-        stage: the command that made it.
-        stale: whether it belongs to other content than the store has now.
-        path: the file; that of the store, where it is packed.
-        where: how messages call it, such as ``cub.h5:/results/RESULT``.
+        params: how it was computed, including the seed.
+        stage: the command that created it.
+        stale: whether it belongs to other content than the store now has.
+        path: its file, or the file of the store if it is packed.
+        where: its name in messages, such as ``cub.h5:/results/RESULT``.
         store_digest: content digest of the store it belongs to.
-        gallery_digest: content digest of the store that ``neighbor_rows`` points into; empty if there is none.
+        gallery_digest: content digest of the store that ``neighbor_rows`` refers to; empty if there is none.
         content_digest: its own identity.
     """
 
@@ -83,29 +83,29 @@ def write_result(
     overwrite: bool = False,
     gallery_digest: str = "",
 ) -> Path:
-    """Write a result of a store atomically, always to a file of its own.
+    """Write a result of a store atomically, always to a separate file.
 
     Args:
-        store: the store its rows belong to.
+        store: the store that its rows belong to.
         name: matches ``[a-z0-9][a-z0-9._-]{0,63}``.
-        kind: what it holds, one lower-case word such as ``clusters``.
+        kind: kind of content, one lower-case word such as ``clusters``.
         arrays: by name. Those in ``labelkit.store.schema`` must have the shapes stated there and are
             converted to the types stated there; others may be any numbers, flags or lists of strings.
             ``metrics`` is an object or its JSON text.
-        params: how it was made, with the seed; JSON values only.
-        stage: the command that makes it, such as ``cluster ss-kmeans``.
-        overwrite: replace a result of the same name; one that is packed into the store stays.
-        gallery_digest: content digest of the store that ``neighbor_rows`` points into.
+        params: how it was computed, including the seed; JSON values only.
+        stage: the command that creates it, such as ``cluster ss-kmeans``.
+        overwrite: replace a result of the same name; a result packed into the store is never replaced.
+        gallery_digest: content digest of the store that ``neighbor_rows`` refers to.
 
     Returns:
-        The file. The same result written twice is no error, whatever ``overwrite`` is.
+        The file. Writing the same result twice is not an error, whatever ``overwrite`` is.
 
     Raises:
         StoreError: the name cannot be used.
-        OutputExistsError: it is taken by a result with other content, or of another kind.
-        ResourceError: the disk is full, no permission, ...
-        ValueError: arrays do not fit the store or each other.
-        TypeError: arrays or parameters of a type that cannot be stored.
+        OutputExistsError: the name is used by a result with other content, or of another kind.
+        ResourceError: the disk is full, permission is denied, ...
+        ValueError: arrays do not match the store or each other.
+        TypeError: arrays or parameters have a type that cannot be stored.
     """
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
@@ -150,12 +150,12 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
 
     Args:
         store: the store.
-        name: of the result.
+        name: name of the result.
         allow_stale: also return a result of other content, with ``stale`` set.
 
     Raises:
-        NotAStore: there is no such result.
-        Mismatch: it was made from other content than the store has now.
+        NotAStore: the result does not exist.
+        Mismatch: it was made from other content than the store now has.
         StoreError: see ``labelkit.store.reader.open_file``.
     """
     with open_result(store, name) as file:
@@ -173,12 +173,12 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
     Args:
         file: the file, or the group of a packed store.
         path: the file.
-        name: of the result.
-        rows: of the store it belongs to; ``None``: the number that it states.
-        stale: whether it belongs to other content than the store has now.
+        name: name of the result.
+        rows: number of rows of the store it belongs to; ``None``: the number that it states.
+        stale: whether it belongs to other content than the store now has.
 
     Raises:
-        StoreError: it is damaged, or holds what a result cannot.
+        StoreError: it is damaged, or contains something that a result cannot contain.
     """
     root = file.attributes[""]
     where = file.place("")
@@ -208,7 +208,7 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the sorted names of all results of a store, in files of their own or packed into it."""
+    """Return the sorted names of all results of a store, in separate files or packed into it."""
     return sorted({*store.packed_results, *results_beside(store.path)})
 
 
@@ -230,7 +230,7 @@ def free_name(store: EmbeddingStore, name: str) -> str:
 
 
 def newest_name(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... among the names of results, or ``name`` if none is there.
+    """Return the last of ``name``, ``name-2``, ... among the names of results, or ``name`` if none of them exists.
 
     Numbers may be missing: a store of later photos begins with ``answer-4``.
     """
@@ -255,16 +255,16 @@ def check_new_result(
 
     Args:
         store: the store.
-        name: of the result that is to be written.
+        name: name of the result to be written.
         overwrite: whether a result of this name is to be replaced.
-        kind: of the result.
-        stage: the command that makes it.
-        params: those of its parameters that are known before the work. A result of this name that the same command
-            made with these is let pass, since the same work gives the same result, which is no error.
+        kind: kind of the result.
+        stage: the command that creates it.
+        params: its parameters that are known before the work. A result of this name that the same command created with
+            these parameters is accepted, since the same work leads to the same result, which is not an error.
 
     Raises:
-        StoreError: it is no name of a result.
-        OutputExistsError: a result has it and is not to be replaced, or is of another kind.
+        StoreError: the name cannot be used for a result.
+        OutputExistsError: a result of this name is not to be replaced, or is of another kind.
     """
     path = _result_path(store, name)
     if name not in list_results(store):
@@ -276,7 +276,7 @@ def check_new_result(
 
 
 def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[str, Any]) -> bool:
-    """Return whether a result is of the same command with the same options, as far as they are known."""
+    """Return whether a result was created by the same command with the same options, as far as they are known."""
     try:
         found = read_result(store, name)
     except StoreError:
@@ -290,8 +290,8 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     """Open the file of a result, or its group in a packed store.
 
     Raises:
-        NotAStore: there is no such result.
-        StoreError: it cannot be used; or it is packed into the store, and another one of its name lies beside it.
+        NotAStore: the result does not exist.
+        StoreError: it cannot be used; or it is packed into the store, and a different one of its name is next to it.
     """
     path = _result_path(store, name)
     if name not in store.packed_results:
@@ -329,10 +329,10 @@ def _result_path(store: EmbeddingStore, name: str) -> Path:
 
 
 def _refuse_other_kind(path: Path, kind: str) -> None:
-    """Keep a result from being replaced by one of another kind, such as groups by the scores of groups.
+    """Prevent a result from being replaced by one of another kind, such as groups by the scores of groups.
 
     Raises:
-        OutputExistsError: it would be. One that is damaged may be.
+        OutputExistsError: the kinds differ. A damaged result may be replaced.
     """
     if not path.exists():
         return

@@ -1,7 +1,7 @@
-"""The formats of stores, results, parts and run folders as constants; ``docs/inside/file_format.txt`` has the words.
+"""Formats of stores, results, parts and run folders as constants; ``docs/inside/file_format.txt`` describes them.
 
-A format is described there before it is changed here: what a new minor version adds an old reader ignores; a word in
-``requires`` is what it must not ignore; a new major version changes a meaning.
+Describe a format there before changing it here: old readers ignore additions of a new minor version; ``requires`` lists
+features that they must not ignore; a new major version changes a meaning.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ FORMATS = (
     FORMAT_NEIGHBORS,
     FORMAT_SHARD,
 )
-"""Formats of HDF5 files; plans and sets of patches are JSON."""
+"""Formats of HDF5 files; plans and indexes of patch sets are JSON."""
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
 FEATURE_IMAGELESS = "imageless"
 FEATURE_SHARDED = "sharded"
 KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
-"""Words that any file may require; stores may be sharded, too."""
+"""Features that any file may require; stores may also be sharded."""
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 VIEWS = "view_embeddings"
-"""Column of a store for embeddings of views; the root attribute ``views`` says how they were drawn."""
+"""Column of a store for embeddings of views; the root attribute ``views`` records how they were drawn."""
 
 ALIGNMENT = 4096
 BLOCK_BYTES = 4 << 20
@@ -64,8 +64,8 @@ class Column(NamedTuple):
     """Axes and types of a dataset that the format defines.
 
     Attributes:
-        axes: a letter or word for each; equal ones have equal lengths, a number is a length.
-        types: kind and bytes per value, the first is written; ``S`` is a string of any fixed length.
+        axes: a letter or word for each axis; equal ones have equal lengths, a number is a fixed length.
+        types: kind and bytes per value, the first one is used for writing; ``S`` is a string of any fixed length.
     """
 
     axes: tuple[str, ...]
@@ -102,7 +102,7 @@ STORE_COLUMNS = _columns(
 
 REQUIRED_COLUMNS = ("embeddings", "sample_ids")
 IMAGE_COLUMNS = ("sha256", "file_sizes", "image_sizes")
-"""Required too, unless the store is imageless; then none of them may be there."""
+"""Also required, unless the store is imageless; then none of them may exist."""
 
 RESULT_COLUMNS = _columns(
     {
@@ -159,7 +159,7 @@ MATCHED_IMAGE_COLUMNS = _columns(
         "num_keypoints": "n: i8",
     }
 )
-"""What a file of matches says about images."""
+"""Datasets of a file of matches about the images."""
 
 PROTOTYPE_COLUMNS = _columns({"prototypes": "k d: f4"})
 NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
@@ -182,7 +182,7 @@ def name_fault(name: str) -> str | None:
     """Return why a name cannot be a sample id, or ``None`` if it can.
 
     A sample id is a path below the data root: relative, ``/`` between its parts, no empty, ``.`` or ``..``
-    part, no NUL. So joining it to a data root can never lead outside of it.
+    part, no NUL. Thus, joining it to a data root can never lead outside of it.
     """
     if not _FAULT.search(name):
         return None

@@ -1,9 +1,9 @@
 """Write HDF5 files by the rules of ``docs/inside/file_format.txt``, and stores, in one file or in shards.
 
-h5py writes through a Python file object, never by path: a full disk is then an ``OSError`` and no crash. The same
-contents have the same content digest, whatever wrote the bytes.
+h5py writes through a Python file object, never by path: a full disk then raises ``OSError`` instead of crashing. The
+same contents have the same content digest, whatever program wrote the bytes.
 
-Of a store in shards, the shards come first, then the index, so that the store appears complete or not at all.
+For a store in shards, the shards are written first, then the index, so that the store appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labelkit.store.reader import SHARD_NAME, VIRTUAL_NAME, Shard, ShardColumn, 
 from labelkit.store.schema import name_bytes, name_text
 
 MADE_BY = f"labelkit {__version__}"
-"""What made a file."""
+"""Program and version that are recorded in files."""
 Array = NDArray[Any]
 AttributeValue = str | int | Array
 
@@ -42,7 +42,7 @@ class Stream:
     Attributes:
         dtype: little-endian type of its values.
         shape: its shape; at least one axis.
-        read: called to read rows [start, stop), once more each time.
+        read: reads rows [start, stop); called repeatedly.
     """
 
     dtype: np.dtype[Any]
@@ -55,9 +55,9 @@ class Contents:
     """Datasets and attributes of a file to be written.
 
     Attributes:
-        datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type
-            that the format allows, little-endian; see ``strings`` for text.
-        attributes: by path of the group or dataset (the root is the empty path), then by name; a path of nothing else
+        datasets: by path without a leading slash; groups are created as needed. Arrays must be little-endian and of
+            a type that the format permits; see ``strings`` for text.
+        attributes: by path of the group or dataset (the root is the empty path), then by name; a path without content
             is an empty group.
     """
 
@@ -93,7 +93,7 @@ class Contents:
             self.set(group, **{name: text})
 
     def groups(self) -> list[str]:
-        """Return the sorted paths of all groups, the root as the empty path."""
+        """Return the sorted paths of all groups; the root is the empty path."""
         groups = {""} | (self.attributes.keys() - self.datasets.keys())
         for path in [*self.datasets, *groups]:
             parts = path.split("/")[:-1]
@@ -106,13 +106,13 @@ class Contents:
         return attribute_text(self.attributes[""]["content_digest"])
 
     def sealed(self, block_bytes: int | None = None) -> Contents:
-        """Return these contents with all digests, as a file holds them.
+        """Return these contents with all digests, as stored in a file.
 
         Args:
-            block_bytes: datasets above this many bytes get a digest per block of about as many; ``None``: 4 MiB.
+            block_bytes: datasets larger than this have a digest per block of about this size; ``None``: 4 MiB.
 
         Raises:
-            TypeError: values of a type that a file cannot hold.
+            TypeError: values have a type that a file cannot contain.
         """
         block_bytes = block_bytes or schema.BLOCK_BYTES
         sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
@@ -162,7 +162,7 @@ class Contents:
                     hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
 
     def to_bytes(self) -> bytes:
-        """Return the whole file of sealed contents."""
+        """Return sealed contents as the bytes of the whole file."""
         buffer = io.BytesIO()
         self.write(buffer)
         return buffer.getvalue()
@@ -172,7 +172,7 @@ def strings(values: Iterable[str]) -> Array:
     """Encode strings as fixed-length UTF-8 (n,), with surrogate escapes as the bytes they stand for.
 
     Raises:
-        ValueError: a string holds a NUL byte, which a fixed-length string cannot.
+        ValueError: a string contains a NUL byte, which a fixed-length string cannot contain.
     """
     raw = [name_bytes(value) for value in values]
     for value in raw:
@@ -182,17 +182,17 @@ def strings(values: Iterable[str]) -> Array:
 
 
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
-    """Write a small file atomically, never over other content, and return its content digest.
+    """Write a small file atomically, never replacing other content, and return its content digest.
 
     Args:
         path: file to write.
-        contents: what it shall hold; the same content twice is no error.
-        options: that choose another name, for messages; default: ``--out``.
+        contents: its contents; writing the same content twice is not an error.
+        options: options that choose another name, for messages; default: ``--out``.
         overwrite: replace other content.
 
     Raises:
-        OutputExistsError: the file is there and has other content, or is damaged.
-        ResourceError: the disk is full, no permission, ...
+        OutputExistsError: the file exists with other content, or is damaged.
+        ResourceError: the disk is full, permission is denied, ...
     """
     sealed = contents.sealed()
     try:
@@ -221,7 +221,7 @@ def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
 
 
 def attribute_text(value: AttributeValue) -> str:
-    """Decode an attribute that holds a text."""
+    """Decode an attribute that contains a text."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
 
@@ -264,14 +264,14 @@ def sharded_columns(contents: Contents) -> list[str]:
 def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
     """Write a store to one file or to shards atomically, and remove shards that it replaces.
 
-    The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
-    goes when a store of this name is written.
+    The store appears when its shards are complete. A failure leaves nothing where there was no store; files left by a
+    kill are removed when a store of this name is written.
 
     Args:
-        contents: those of the store in one file, sealed.
+        contents: sealed contents of the store in one file.
         out: its name.
-        temporary: a new name for files that are not complete yet, on the same file system.
-        shards: files that its rows are spread over; ``None``: it is one file.
+        temporary: new temporary name for incomplete files, on the same file system.
+        shards: number of files for its rows; ``None``: one file.
         replace: whether a store of this name may be replaced.
 
     Raises:
@@ -285,14 +285,14 @@ def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int
             names, contents = [VIRTUAL_NAME, *(shard.name for shard in table.files)], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
-        if not out.exists():  # else another process may have made it, of the same shards
+        if not out.exists():  # otherwise, another process may have created it from the same shards
             _remove_shards(out, but=())
         raise
     _remove_shards(out, but=names)
 
 
 def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
-    """Remove the shards that a store does not need, and their folder if nothing else is in it."""
+    """Remove the shards that a store does not need, and their folder if it is then empty."""
     folder = shards_folder(out)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -313,7 +313,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Sh
         rows = {name: _between(datasets[name], start, stop) for name in names}
         contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set("", store_digest=whole.content_digest)
-        # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
+        # A reader of the index compares rows with its digests; for a single shard, the content digest covers its bytes.
         sealed = contents.sealed(1 << 62)
         path = folder / Shard(number, start, stop, 0, sealed.content_digest).name
         commit_file(path, sealed.write, temporary=temporary)
@@ -332,7 +332,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Sh
 
 
 def _write_virtual(shards: Shards, temporary: Path) -> None:
-    """Write the file by which others read all shards as one: NaN stands for rows whose shard is lost."""
+    """Write the file that presents all shards as one to other programs: NaN replaces rows whose shard is lost."""
 
     def write(file: BinaryIO) -> None:
         with h5py.File(file, "w", libver=("v110", "v110")) as hdf5:

@@ -1,8 +1,8 @@
-"""Make an embedding store in parts that survive a kill, with the same bytes; or of rows that were made elsewhere.
+"""Write an embedding store in parts that survive a kill, with the same bytes; or from rows computed elsewhere.
 
-``EmbeddingRun.open`` checks the place and writes down the plan; parts are written, in any order and any
-number of times; ``publish`` puts them together, and the store appears under its name complete. Whatever
-is interrupted is continued by doing the same again. Parts are written by ``labelkit.store.parts``.
+``EmbeddingRun.open`` checks the location and writes the plan; parts are written in any order and any
+number of times; ``publish`` combines them, and the complete store appears under its name. Interrupted
+work is continued by repeating the same steps. ``labelkit.store.parts`` writes the parts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
-# A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
+# Rows scaled to length 1 deviate by rounding: at most one unit of float32 per value, more for float16.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
 
 
@@ -57,10 +57,10 @@ class EmbeddingRun(RunFolder[_Part]):
     """Resumable run that writes an embedding store in parts; created by ``EmbeddingRun.open``.
 
     Attributes:
-        out: the store to be made.
-        plan: what it is made by.
-        already_done: the store exists and was made by the same plan; there is nothing to do.
-        warnings: what the user should know, such as parts that were damaged and are made again.
+        out: the store to be created.
+        plan: plan of the store.
+        already_done: the store exists and was created by the same plan; there is nothing to do.
+        warnings: messages for the user, such as parts that were damaged and are recreated.
     """
 
     def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool = False) -> None:
@@ -73,14 +73,14 @@ class EmbeddingRun(RunFolder[_Part]):
         """Check that the store can be written, before any image is read, and begin or continue the run.
 
         Args:
-            out: the store, ``NAME.h5``; its folder is made if it is missing.
-            plan: what to make; see ``continue_plan`` for runs that were interrupted.
-            overwrite: replace a finished store, and drop an unfinished run of another plan.
+            out: the store, ``NAME.h5``; its folder is created if it is missing.
+            plan: plan of the store; see ``continue_plan`` for interrupted runs.
+            overwrite: replace a finished store, and discard an unfinished run of another plan.
 
         Raises:
-            OutputExistsError: a store of another plan is there, or a damaged one.
-            Mismatch: an unfinished run has another plan; names the keys.
-            ResourceError: no permission, or not enough free space.
+            OutputExistsError: a store of another plan exists, or the existing store is damaged.
+            Mismatch: an unfinished run has another plan; the message names the keys.
+            ResourceError: permission is denied, or there is not enough free space.
             BusyError: another process is publishing this store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
@@ -102,10 +102,10 @@ class EmbeddingRun(RunFolder[_Part]):
         extras: Mapping[str, ArrayLike] | None = None,
         skipped: Sequence[tuple[int, str]] = (),
     ) -> None:
-        """Write a part to disk. The same part may be written again; the same values give the same bytes.
+        """Write a part to disk. Writing the same part again is permitted; the same values give the same bytes.
 
         Args:
-            part: its number.
+            part: number of the part.
             embeddings: (m, d) numbers, one row per sample of the part that was not skipped, in order.
             sha256: (m, 32) uint8, digests of the image files.
             file_sizes: (m,) bytes.
@@ -114,9 +114,9 @@ class EmbeddingRun(RunFolder[_Part]):
             skipped: (position in the plan, reason) of samples that could not be embedded.
 
         Raises:
-            StoreError: a number is not finite in the stored type; names the sample.
+            StoreError: a number is not finite in the stored type; the message names the sample.
             ResourceError: the disk is full, ...
-            ValueError: shapes do not fit the plan.
+            ValueError: shapes do not match the plan.
         """
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
@@ -143,19 +143,19 @@ class EmbeddingRun(RunFolder[_Part]):
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
 
-        Two processes that publish the same run are harmless even where locks do nothing: both make the
-        same bytes in a file of their own, and one of them comes first.
+        It is harmless if two processes publish the same run, even without working locks: both write the
+        same bytes to a file of their own, and one of them is first.
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
-            shards: files that the rows are spread over; ``None``: it is one file. The content is the same.
+            shards: number of files for the rows; ``None``: one file. The content is the same.
 
         Returns:
             The store.
 
         Raises:
-            DatasetError: more were skipped, or all; nothing is published, the parts stay.
-            StoreError: parts are missing or damaged, or the name was taken meanwhile.
+            DatasetError: more were skipped, or all; nothing is published, and the parts remain.
+            StoreError: parts are missing or damaged, or the name was taken in the meantime.
             BusyError: another process is publishing it.
             ResourceError: the disk is full, ...
         """
@@ -168,7 +168,7 @@ class EmbeddingRun(RunFolder[_Part]):
                     self.warnings.append(f"the store is complete, but its run folder could not be removed: {error}")
         return self.out
 
-    # ---- the place
+    # ---- output location
 
     def _is_finished(self) -> bool:
         if self.out.is_dir():
@@ -178,7 +178,7 @@ class EmbeddingRun(RunFolder[_Part]):
         try:
             store = open_store(self.out)
             if store.plan_digest == self.digest:
-                # Only a store that is whole counts as done.
+                # A store counts as done only if it is complete.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
@@ -186,7 +186,7 @@ class EmbeddingRun(RunFolder[_Part]):
         raise self._made_otherwise(store)
 
     def _made_otherwise(self, store: EmbeddingStore) -> OutputExistsError:
-        """The error about a store of another plan: what differs, and how to compute the rows that it lacks alone."""
+        """Return the error about a store of another plan: what differs, and how to compute only the missing rows."""
         keys = store.model.differences(self.plan.model)
         if keys:
             return output_exists(self.out, state=f"and was made by another model ({', '.join(keys)} differ)")
@@ -211,7 +211,7 @@ class EmbeddingRun(RunFolder[_Part]):
             return None
 
     def _check_space(self) -> None:
-        # parts stay until the store is there
+        # parts are not removed until the store is complete
         check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
@@ -235,7 +235,7 @@ class EmbeddingRun(RunFolder[_Part]):
 
     def _gather(self, max_bad: float) -> Contents:
         plan = self.plan
-        # A store that fits in memory is read once, a larger one part by part and again for each large column.
+        # If the store fits in memory, each part is read once, otherwise once and again for each large column.
         load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
         small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
@@ -282,9 +282,9 @@ class EmbeddingRun(RunFolder[_Part]):
                     old.unlink(missing_ok=True)
             install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
         except (OutputExistsError, ResourceError) as error:
-            gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder, with the temporary file
+            gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder and the temporary file in it
             if (gone or isinstance(error, OutputExistsError)) and self._published_plan() == self.digest:
-                return  # another process published the same
+                return  # another process published the same content
             if isinstance(error, OutputExistsError):
                 raise output_exists(self.out, state="and was made by another run in the meantime") from error
             raise
@@ -294,9 +294,9 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
     """Build the contents of a store that are known before any embedding is computed.
 
     Args:
-        plan: what it is made by.
-        digest: of what it is made by.
-        skipped: reason of each row of the plan that is left out.
+        plan: plan of the store.
+        digest: digest to record as ``plan_digest``.
+        skipped: reason for each row of the plan that is left out.
     """
     contents = Contents.of(
         schema.FORMAT_STORE,
@@ -332,7 +332,7 @@ def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str
     return contents
 
 
-# ---- rows made elsewhere: checked, and streamed to the disk in the order of their names
+# ---- rows computed elsewhere: checked, and streamed to the disk in the order of their names
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
@@ -341,11 +341,11 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
     Args:
         embeddings: (n, d) numbers.
         dtype: ``float32`` or ``float16``, type of the stored rows.
-        normalized: whether all have to be of length 1.
-        where: number of a row to how messages call it.
+        normalized: whether all rows must have length 1.
+        where: function from the number of a row to its name in messages.
 
     Raises:
-        Refused: a number is not finite, or too large for the type; a row becomes zero in it, or is not of length 1.
+        Refused: a number is not finite or too large for the type; a row becomes zero in it, or is not of length 1.
     """
     step = _rows_at_a_time(embeddings)
     for start in range(0, len(embeddings), step):
@@ -388,18 +388,18 @@ def write_imported(
 
     Args:
         out: the store, ``NAME.h5``.
-        plan: what is known of the rows; nothing of it is computed.
-        embeddings: (n, d) numbers that ``check_rows`` found right, as a rule a map of a file.
-        order: (n,) row of ``embeddings`` of each row of the store.
-        images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``: not
-            known, and the store says so.
+        plan: known properties of the rows; nothing is computed from it.
+        embeddings: (n, d) numbers that passed ``check_rows``, usually a memory map.
+        order: (n,) row of ``embeddings`` for each row of the store.
+        images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``:
+            unknown, as the store then records.
         recipe: what was imported and how; its digest becomes ``plan_digest``.
         extras: further outputs of the model by name, (n, w), in the order of the store.
-        shards: files that the rows are spread over; ``None``: it is one file.
+        shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
 
     Raises:
-        OutputExistsError: the file is there and is not to be replaced.
+        OutputExistsError: the file exists and is not to be replaced.
         ResourceError: the disk is full, ...
     """
     contents = planned_contents(plan, plan_digest(recipe), {})
