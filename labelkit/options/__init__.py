@@ -1,1 +1,1 @@
-"""What can be set: one class of options per command, checked before any work; imports no torch."""
+"""Options: one class per command, checked before any work; imports no torch."""

@@ -1,4 +1,4 @@
-"""What methods share that train any backbone: which part of it, and how they are judged."""
+"""Options of all methods that train a backbone: which parts of it are trained, and how it is evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REUSE = panel("Model")
 class ReuseOptions(StageConfig):
     """Options of methods that freeze the first part of their network and can cache its outputs."""
 
-    #: It limited the size of the cache.
+    #: max_disk limited the size of the cache.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"max_disk"})
 
     reuse_frozen: int | None = _REUSE(
@@ -72,7 +72,7 @@ class BackboneOptions(StageConfig):
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side of a view in pixels, or ``None`` for the backbone's."""
+        """Return the requested side of a view in pixels, or ``None`` for the backbone's input size."""
         return self.image_size
 
 
@@ -107,7 +107,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     @property
     def judging_split(self) -> str | None:
-        """Return the split for evaluation, or ``None`` for none."""
+        """Return the split for evaluation, or ``None`` for no evaluation."""
         return None if self.eval_split == "none" else self.eval_split
 
     @field_validator("eval_split")
@@ -119,4 +119,4 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
 
 class BackboneTrainConfig(PixelOptions, BackboneRunConfig, TrainConfig):
-    """Options of a training run with a backbone whose length is counted in epochs."""
+    """Options of a training run with a backbone whose length is measured in epochs."""

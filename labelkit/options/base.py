@@ -1,9 +1,9 @@
-"""What is wrong with options, presets and config files, all of it in one error.
+"""Report all problems of options, presets and config files in one error.
 
-What every config class shares: frozen, unknown keys refused, texts parsed like the shell writes them.
+Common base of all config classes: frozen, unknown keys are refused, texts are parsed as in the shell.
 
 A value may come from Python (typed), from YAML or from an option (both as text), and means the
-same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` where None is allowed, ``"~/data"`` for a path.
+same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` if None is allowed, ``"~/data"`` for a path.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multip
 
 
 class StageConfig(BaseModel):
-    """Base class of all options classes, from which shell options, help, preset keys and saved configs are made.
+    """Base class of all options classes, which define shell options, help, preset keys and saved configs.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
-    those, or ``None`` beside one of them. Beside default, description and limits, `panel` takes what a field may say
-    in its ``json_schema_extra``:
+    those, or a union of one of them and ``None``. In addition to default, description and limits, `panel` accepts
+    properties of a field, which are stored in its ``json_schema_extra``:
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
-    - ``"short": "-k"``: a one-letter option beside the long one;
-    - ``"before": 1.0``: what runs did that were made before the option was there, so that they can be resumed;
-    - ``"positional": True``: given without a flag, behind the command;
+    - ``"short": "-k"``: a one-letter option in addition to the long one;
+    - ``"before": 1.0``: value that reproduces runs made before the option existed, so that they can be resumed;
+    - ``"positional": True``: passed without a flag, after the command;
     - ``"makes": "csv"``: names an output of this kind; see ``labelkit.commands.common.outputs``;
-    - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
+    - ``"aliases": ["--store"]``: equivalent shell options; keys in files always have the name of the field.
     """
 
     model_config = ConfigDict(
@@ -57,7 +57,7 @@ class StageConfig(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_default=True,
-        defer_build=True,  # --help needs the fields only
+        defer_build=True,  # --help only needs the fields
         protected_namespaces=(),
     )
 
@@ -65,15 +65,15 @@ class StageConfig(BaseModel):
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
     retired_fields: ClassVar[frozenset[str]] = frozenset()
-    """Options of earlier versions that never acted: config files of old runs may name them with any value."""
+    """Options of earlier versions that had no effect: config files of old runs may contain them with any value."""
 
     constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
-    """What options of earlier versions became: config files may name them with this value only. Those of
-    parents hold too."""
+    """Options of earlier versions that are now constant: config files may contain them with this value only. Those of
+    base classes apply too."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Take the constants of all bases."""
+        """Collect the constants of all base classes."""
         super().__pydantic_init_subclass__(**kwargs)
         constants = {
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
@@ -85,7 +85,7 @@ class StageConfig(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _parse_text(cls, value: object, info: ValidationInfo) -> object:
-        """Turn what shell and YAML write into what the field's type means."""
+        """Convert text from the shell or YAML to the type of the field."""
         if info.field_name is None:
             return value
         return parse_text(cls.model_fields[info.field_name].annotation, value)
@@ -93,7 +93,7 @@ class StageConfig(BaseModel):
     def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
         """Return the config as a dictionary of plain YAML values, in field order.
 
-        Only None, bool, int, float, str and lists. ``type(self).model_validate(config.to_yaml_dict()) == config``, also
+        Only None, bool, int, float, str and lists. ``type(self).model_validate(config.to_yaml_dict()) == config``, even
         after a YAML round trip.
 
         Args:
@@ -104,13 +104,13 @@ class StageConfig(BaseModel):
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
-    """Return a function that makes the fields under one heading of ``--help``, with the description second.
+    """Return a function that creates fields under one heading of ``--help``, with the description second.
 
-    Beside what `Field` takes, it knows the facts that `StageConfig` lists: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
+    It accepts arguments of `Field` and the properties in `StageConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
     Args:
         name: the heading.
-        preset: False keeps the fields out of presets and config files.
+        preset: False excludes the fields from presets and config files.
     """
 
     def field(default: Any, description: str, **facts: Any) -> Any:
@@ -126,7 +126,7 @@ def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
     """Return a copy of a parent's field with another default but the same text, bounds and panel.
 
     Raises:
-        ValueError: the field has a limit that is none of a number.
+        ValueError: the field has a limit that does not apply to numbers.
     """
     field = parent.model_fields[name]
     limits = _limits(field)
@@ -142,7 +142,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
 
 
 def legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
-    """Return the values that reproduce version 0.1.0 for the options that were added after it."""
+    """Return the values that reproduce version 0.1.0 for options added after it."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -199,7 +199,7 @@ def bounds(field: FieldInfo) -> str:
 
 def flag(name: str) -> str:
     """Return the shell option of a field, such as ``--num-clusters`` for ``num_clusters``."""
-    # a trailing underscore keeps a field apart from a word of Python
+    # a trailing underscore avoids a field name that is a Python keyword
     return "--" + name.rstrip("_").replace("_", "-")
 
 
@@ -219,7 +219,7 @@ def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
 
     Args:
         value: None, a bool, a number, a text, a path, or a list of those.
-        longest: characters beyond which it is shortened; None: never.
+        longest: maximum number of characters before it is shortened; None: unlimited.
     """
     if value is None:
         return "none"
@@ -252,7 +252,7 @@ def command_words(config: StageConfig) -> list[str]:
 
 
 def fault_message(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value in pydantic's words, or in those of our own checks."""
+    """Return the problem with a value in pydantic's words, or in those of our own checks."""
     context = error.get("ctx", {})
     message = str(context["error"]) if "error" in context else str(error["msg"])
     message = message.partition(", unable to parse")[0]
@@ -275,7 +275,7 @@ def parse_text(annotation: object, value: object) -> object:
     """Parse text from the shell or YAML for a type annotation; typed values pass unchanged.
 
     Raises:
-        ValueError: the text cannot be meant for the type.
+        ValueError: the text is not valid for the type.
     """
     members = _members(annotation)
     is_number = int in members or float in members
@@ -289,9 +289,9 @@ def parse_text(annotation: object, value: object) -> object:
         if kinds:
             value = [part.strip() for part in text.split(",")] if text else []
     elif isinstance(value, bool) and bool not in members and is_number:
-        raise ValueError("not a number")  # Python's True is 1, a config's true is not
+        raise ValueError("not a number")  # True is 1 in Python, but not in a config
     elif isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
-        value = (value,) if kinds[-1:] == (Ellipsis,) else value  # a list of one, as a text of one is
+        value = (value,) if kinds[-1:] == (Ellipsis,) else value  # a single value becomes a list of one, as for text
     if isinstance(value, list | tuple) and kinds:
         kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
         if len(kinds) != len(value):
@@ -309,7 +309,7 @@ def _parse_path(text: str) -> Path:
         raise ValueError("an empty path")
     if "\0" in text:
         raise ValueError("a path cannot contain a null character")
-    os.fsencode(text)  # a ValueError for what no file name can hold
+    os.fsencode(text)  # raises ValueError for characters that file names cannot contain
     try:
         return Path(text).expanduser()
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Which images, and which of their labels may be used: shared by every command that reads images."""
+"""Options for images and the labels that may be used, shared by all commands that read images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DATA = panel("Data")
 class DataConfig(ListingOptions, DatasetOptions):
     """Options for the images to read and the labels to use."""
 
-    #: What ``label_split`` auto means for a named set whose labels are all given.
+    #: Meaning of ``label_split`` auto for a named set whose labels are all available.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     download: bool = _DATA(False, "Download a named data set into --data-root if it is missing.")
@@ -121,7 +121,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_objects(self) -> bool:
-        """Return whether images of ``dataset`` are used, and not only those of scenes."""
+        """Return whether images of ``dataset`` are used, not only those of scenes."""
         return True
 
     def scenes(self) -> DataConfig | None:

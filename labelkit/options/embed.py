@@ -30,7 +30,7 @@ _IMAGES = panel("Images")
 _PATCHES = panel("Patches")
 _VIEWS = panel("Views")
 
-#: Options that act with ``--index``.
+#: Options that apply together with ``--index``.
 _OF_ROWS = frozenset(
     {"index", "checkpoint", "which", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"}
 )

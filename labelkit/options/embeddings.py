@@ -1,4 +1,4 @@
-"""Training on the rows of a store instead of images: which store, what head, and how rows are changed."""
+"""Options for training on the rows of a store instead of images: store, head, and augmentation of rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from labelkit.options.shared import LabelsOption
 
 _ROWS = panel("Store")
 
-#: Options of changes that stored views take the place of.
+#: Options for augmentations that stored views replace.
 _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
-#: Options that say how images are read and seen, and mean nothing for rows.
+#: Options for reading and augmenting images, which do not apply to rows.
 _OF_IMAGES = (
     "data_root", "exclude", "download", "max_bad", "strict",
     "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
@@ -58,15 +58,15 @@ class RowOptions(LabelsOption):
         before="auto",
     )
 
-    #: Options of images that rows make use of all the same.
+    #: Options of images that nevertheless apply to rows.
     row_uses: ClassVar[frozenset[str]] = frozenset()
-    #: Options of this method alone that mean nothing for rows.
+    #: Further options of this method that do not apply to rows.
     row_refuses: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _is_called_after_store(cls, values: Any) -> Any:
-        """Let the run be called after the store, and messages too."""
+        """Name the run after the store, also in messages."""
         if isinstance(values, dict) and values.get("index") not in (None, "none") and "dataset" not in values:
             return {**values, "dataset": str(values["index"])}
         return values

@@ -1,4 +1,4 @@
-"""Options of every ``evaluate`` command that turn its scores into a gate, and which way each score is better."""
+"""Options of all ``evaluate`` commands for limits on scores, and the direction in which each score is better."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ HIGHER_IS_BETTER = frozenset(
         "nmi", "old_accuracy", "pixel_accuracy", "r_precision", "top5_accuracy",
     }
 )  # fmt: skip
-"""Scores in the JSON of the commands, where more is better; beside them those in ``HIGHER_INSIDE``."""
+"""Scores in the JSON output for which higher is better, in addition to those in ``HIGHER_INSIDE``."""
 
 LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
-"""Scores where less is better."""
+"""Scores for which lower is better."""
 
 BELOW_ZERO = frozenset({"ami", "ari"})
-"""Scores that go from -1 to 1; all others go from 0 to 1."""
+"""Scores between -1 and 1; all others are between 0 and 1."""
 
 HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
-"""Objects in the JSON all of whose numbers are scores: ``recall.1``."""
+"""Objects in the JSON output whose numbers are all scores: ``recall.1``."""
 
 
 _OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
-"""Headers of tables that are no names of scores; ``R@K`` is another."""
+"""Table headers that are not names of scores; ``R@K`` is another one."""
 
 
 def score_direction(name: str) -> int:
     """Return +1 if a higher score is better, -1 if a lower one is, or 0 if the name is not that of a score.
 
     Args:
-        name: as in the JSON, objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
+        name: name as in the JSON output, nested objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
     """
     parts = name.split(".")
     if parts[-1] in LOWER_IS_BETTER:
@@ -53,7 +53,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
     """Parse limits such as ``("nmi=0.7", ...)`` to numbers by score name.
 
     Raises:
-        ValueError: not NAME=NUMBER, a name twice, one that no score has, or a number that this score cannot be.
+        ValueError: not NAME=NUMBER, a duplicate name, an unknown score, or a number outside the score's range.
     """
     limits: dict[str, float] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""What the commands share that read a store and name a result beside it."""
+"""Options shared by the commands that read a store and save a named result next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes in bytes, the bound on memory of the commands that hold more than rows, and where their parts are worked on."""
+"""Options for sizes in bytes, the memory limit of commands, and the processes that work on their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def size_bytes(text: str) -> int:
     """Parse a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) to a number of bytes.
 
     Raises:
-        ValueError: it is no size, or none above 0.
+        ValueError: it is not a size, or not above 0.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:

@@ -1,4 +1,4 @@
-"""Which network turns images into features: shared by every command that runs one on images."""
+"""Options for the network that computes features, shared by all commands that run a network on images."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Find and merge the sources of a config, and explain everything that is wrong with them at once.
+"""Find and merge the sources of a config, and report all of their problems together.
 
-Class defaults < preset < config file < options. Presets live in ``presets/<method or command>/<name>.yaml``,
-inside the wheel or beside the package in a source tree; their first line is a comment with the
+Class defaults < preset < config file < options. Presets are in ``presets/<method or command>/<name>.yaml``,
+inside the wheel, or next to the package in a source tree; their first line is a comment with the
 command that runs them. ``yaml_file`` reads them.
 """
 
@@ -45,10 +45,10 @@ class Collected(Generic[C]):
     """Merged values of defaults, preset, config file and options, before validation.
 
     Attributes:
-        config_class: the class they are for.
-        values: what the sources set, the strongest only, as given.
+        config_class: the class that the values are for.
+        values: values set by the sources, only the strongest for each key, not yet parsed.
         origins: the origin of every field.
-        faults: everything wrong with the sources.
+        faults: all problems of the sources.
         preset_path: the preset that was used, if any.
     """
 
@@ -63,7 +63,7 @@ class Collected(Generic[C]):
         """The validated config.
 
         Raises:
-            ConfigError: every fault, a line each.
+            ConfigError: all problems, one per line.
         """
         if self.faults:
             raise faults_error(self.faults)
@@ -84,16 +84,16 @@ def resolve(
     """Merge defaults, preset, config file and options, and validate the config.
 
     Args:
-        config_class: the class to make.
-        preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
-            preset named like the data set is used if there is one (``folder`` for a path, or ``folder_pretrained`` with
+        config_class: class of the config.
+        preset: name of a preset or a YAML file; ``none`` for no preset at all. By default, a method's preset
+            named like the data set is used if it exists (``folder`` for a path, or ``folder_pretrained`` with
             weights; ``index`` for a store).
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.
-        origins: where each override came from; its option by default.
+        origins: origin of each override; by default its option.
 
     Raises:
-        ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
+        ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
     """
     found = collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins)
     _ = found.config
@@ -122,7 +122,7 @@ def collect(
             key: value
             for key, value in file_values.items()
             if key not in retired
-            # numbers of a file are still text here
+            # numbers from a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
 
@@ -162,7 +162,7 @@ def shipped_presets() -> Path | None:
     if inside.is_dir():
         return inside
     beside = package.parent / "presets"
-    # Beside an installed package anyone's "presets" may lie; a source tree has this file.
+    # An unrelated "presets" folder may be next to an installed package; a source tree has this file.
     if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
         return beside
     return None
@@ -190,7 +190,7 @@ def preset_command(path: Path) -> str:
     """Return the command in a preset's first line, ``# labelkit train sela --dataset cifar10``.
 
     Raises:
-        ConfigError: the first line is no such comment.
+        ConfigError: the first line is not such a comment.
     """
     first = read_text(path).partition("\n")[0].strip()
     command = first.removeprefix("#").strip()
@@ -248,7 +248,7 @@ def _choose_preset(
         return available[dataset]
     if not _is_path(dataset):
         return None
-    # what a small network from scratch wants, such as images of 32 pixels, ruins one with weights
+    # settings for a small network from scratch, such as images of 32 pixels, ruin one with pretrained weights
     has_weights = str(said.get("pretrained")).lower() == "true" or said.get("weights") not in (None, "none")
     special = available.get(_PRETRAINED_PRESET) if has_weights else None
     return special or available.get(_FOLDER_PRESET)
@@ -291,7 +291,7 @@ def _faults_of(
 
 
 def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
-    """Return an error that names the key, unless its place does."""
+    """Return an error that names the key, unless its location already does."""
     return ConfigError(where, problem if where.replace("-", "_").endswith(key) else f"{key}: {problem}", remedy)
 
 
@@ -300,10 +300,10 @@ def _did_you_mean(name: str | None) -> str:
 
 
 def _value_faults(config_class: type[StageConfig], values: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Return (key, problem, remedy) of every value that its field refuses.
+    """Return (key, problem, remedy) for every value that its field rejects.
 
-    Each source is checked by itself, so that a bad value in a preset is found even if an option
-    overrides it. Relations between fields need all sources and come later.
+    Each source is checked separately, so that a bad value in a preset is found even if an option
+    overrides it. Relations between fields need all sources and are checked later.
     """
     known = {key: value for key, value in values.items() if key in config_class.model_fields}
     try:
@@ -321,7 +321,7 @@ def _describe(
     config_class: type[StageConfig], key: str, value: object, details: list[dict[str, Any]]
 ) -> tuple[str, str]:
     field = config_class.model_fields[key]
-    # A union reports each of its members: any of them would do.
+    # A union reports an error for each of its members: any of them would be valid.
     messages = " or ".join(dict.fromkeys(fault_message(detail) for detail in details))
     remedy = ""
     for detail in details:
@@ -332,7 +332,7 @@ def _describe(
 
 
 def _joint_faults(collected: Collected[C], error: ValidationError) -> list[ConfigError]:
-    """Explain faults that appear only when all values come together."""
+    """Describe problems that occur only when all values are combined."""
     faults = []
     for detail in error.errors(include_url=False):
         if detail["loc"]:
@@ -349,7 +349,7 @@ def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Confi
 
 
 def _sources_named(collected: Collected[C], message: str) -> str:
-    """Return where the values of the fields that a message names came from, defaults aside."""
+    """Return the origins of the values of all fields named in a message, except defaults."""
     words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
     named = [name for name in collected.config_class.model_fields if name in words and name in collected.values]
     return "; ".join(

@@ -1,4 +1,4 @@
-"""What methods share that learn a representation without a label, and how they are looked at while they learn."""
+"""Options of all methods that learn a representation without labels, including their monitor during training."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
 
 class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
-    """Options of representation learning without labels whose length is counted in epochs."""
+    """Options of representation learning without labels whose length is measured in epochs."""

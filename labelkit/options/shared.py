@@ -1,7 +1,7 @@
-"""Options that several commands take: each is declared here once, with its panel.
+"""Options of several commands: each is declared here once, with its panel.
 
-A config class takes an option by naming its mixin among its bases. A larger group of options lies in a file of its
-own: ``backbone``, ``data``, ``retired``, ``gate``, ``index``, ``memory``, ``model``.
+A config class includes an option by listing its mixin as a base. Larger groups of options have their own modules:
+``backbone``, ``data``, ``retired``, ``gate``, ``index``, ``memory``, ``model``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODEL = panel("Model")
 _RUN = panel("Run")
 
 STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
-"""Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
+"""For every field ``index``: users call it a store, while an index is a structure for fast search."""
 
 
 def _known_device(device: str) -> str:
@@ -35,7 +35,7 @@ def _known_device(device: str) -> str:
 
 
 Device = Annotated[str, AfterValidator(_known_device)]
-"""A device to compute on; one of several GPUs has a number, from 0."""
+"""A compute device; one of several GPUs is selected by its number, from 0."""
 
 
 class IndexOption(StageConfig):
@@ -45,7 +45,7 @@ class IndexOption(StageConfig):
 
 
 class LabelColumnOption(StageConfig):
-    """Option for the column of a CSV file that holds labels."""
+    """Option for the column of a CSV file that contains labels."""
 
     label_column: str | None = _LABELS(
         None,
@@ -141,7 +141,7 @@ class EvalSplitOption(StageConfig):
 
 
 PICTURES: Final = 6
-"""Images on a sheet of judged masks or boxes."""
+"""Number of images on a sheet of evaluated masks or boxes."""
 
 
 class ScoresOutOptions(StageConfig):

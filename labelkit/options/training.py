@@ -1,4 +1,4 @@
-"""What every training method shares: data, optimizer, device, run folder; and its length in epochs or in steps."""
+"""Options of all training methods: data, optimizer, device, run folder; and the length in epochs or in steps."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     """Options shared by all methods of ``labelkit train``, except the length of the run."""
 
     constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
-    #: They changed what is written, and when, and nothing that is trained.
+    #: They affected what was written, and when, but not what was trained.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "guard_loss_ratio", "guard_min_spread",
             "max_disk",
         }
     )  # fmt: skip
-    #: Counts of epochs or steps that a shorter run scales, and the least of each; those of parents too.
+    #: Counts of epochs or steps that a shorter run scales, with the minimum of each; those of base classes apply too.
     scaled: ClassVar[Mapping[str, int]] = {}
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
@@ -89,12 +89,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             raise ValueError("resume and overwrite cannot be combined")
         return self
 
-    # ------------------------------------------------------------------ facts that trainer and stages ask for
+    # ------------------------------------------------------------------ properties for trainer and stages
 
-    #: What the network says by itself: ``names`` of classes, ``groups`` without a name, or ``nothing``.
+    #: Output of the network itself: ``names`` of classes, ``groups`` without names, or ``nothing``.
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
 
-    #: Whether images without a label are what the method lives on, so that a run without any is refused.
+    #: Whether the method depends on images without labels, so that a run without any is refused.
     needs_unlabeled: ClassVar[bool] = False
 
     #: Whether ``clip_grad_norm`` clips the gradient of each parameter separately.
@@ -102,7 +102,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def in_epochs(self) -> TrainConfig | None:
-        """Return this config if it counts the length of the run in epochs, else ``None``."""
+        """Return this config if it measures the length of the run in epochs, else ``None``."""
         return None
 
     @property
@@ -112,7 +112,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side of a view in pixels, or ``None`` for the backbone's."""
+        """Return the requested side of a view in pixels, or ``None`` for the backbone's input size."""
         return None
 
     @property
@@ -137,8 +137,8 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return the options that reduce a run to a fraction of its length.
 
-        Drops of the learning rate, warm-ups and phases keep their place in the run. Counts are rounded down, but a run
-        keeps one epoch at least. Evaluations between epochs, which cost time and change nothing, are left out.
+        Drops of the learning rate, warm-ups and phases keep their relative position. Counts are rounded down, but a run
+        has at least one epoch. Evaluations between epochs, which take time but do not affect training, are left out.
 
         Args:
             fraction: in (0, 1].
@@ -147,12 +147,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             return {}
         scaled = {name: least for base in type(self).__mro__ for name, least in vars(base).get("scaled", {}).items()}
         counts = {name: getattr(self, name) for name in scaled}
-        # 1e-9: 0.29 * 100 is a little less than 29
+        # 1e-9, since 0.29 * 100 is slightly less than 29
         return {name: max(scaled[name], int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
 
 
 class TrainConfig(RunConfig):
-    """Options of a training run whose length is counted in epochs."""
+    """Options of a training run whose length is measured in epochs."""
 
     scaled: ClassVar[Mapping[str, int]] = {"epochs": 1, "lr_warmup_epochs": 0}
 
@@ -185,7 +185,7 @@ class TrainConfig(RunConfig):
 
     @property
     def in_epochs(self) -> TrainConfig:
-        """Return this config, which counts the length of the run in epochs."""
+        """Return this config, which measures the length of the run in epochs."""
         return self
 
     def length(self) -> dict[str, int]:
@@ -193,7 +193,7 @@ class TrainConfig(RunConfig):
         return {"epochs": self.epochs}
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
+        """Return options with fewer epochs, all epoch counts scaled equally, and one evaluation at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         if self.lr_drop_epochs and fraction < 1:
             drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
@@ -202,7 +202,7 @@ class TrainConfig(RunConfig):
 
 
 class StepRunConfig(RunConfig):
-    """Options for the length of a run that is counted in optimizer steps."""
+    """Options for the length of a run that is measured in optimizer steps."""
 
     scaled: ClassVar[Mapping[str, int]] = {"steps": 1}
 
@@ -226,7 +226,7 @@ class StepRunConfig(RunConfig):
 
 
 class StepTrainConfig(StepRunConfig):
-    """Options for the optimizer and learning rate of a run whose length is counted in steps."""
+    """Options for the optimizer and learning rate of a run whose length is measured in steps."""
 
     nesterov: bool = _OPTIMIZATION(False, "Use Nesterov momentum (sgd).")
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = _OPTIMIZATION(

@@ -1,7 +1,7 @@
 """Read the flat YAML of presets and config files.
 
 Scalars are read as text and parsed by the config class, so that a value means the same in a file and on the
-command line (``1e-3``, ``no``, ``010`` hold no surprises).
+command line (``1e-3``, ``no``, ``010`` are not converted by YAML).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def read_yaml(path: Path, name: str = "") -> dict[str, object]:
 
     Args:
         path: the file.
-        name: what messages call it; default: its path.
+        name: name of the file in messages; default: its path.
 
     Raises:
-        ConfigError: unreadable, too large, not UTF-8, bad syntax, a key twice, or not a flat mapping.
+        ConfigError: unreadable, too large, not UTF-8, invalid syntax, a duplicate key, or not a flat mapping.
     """
     import yaml  # not needed for --help
 
