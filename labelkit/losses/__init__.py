@@ -1,4 +1,4 @@
-"""Losses that several families of methods use, usable alone; those of one family lie in its folder."""
+"""Losses of several families of methods, usable on their own; losses of one family are in its folder."""
 
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss

@@ -1,4 +1,4 @@
-"""Losses on the cosine logits of a classifier: consistency of views, evenness, labels.
+"""Losses on the cosine logits of a classifier: consistency of views, balance of classes, labels.
 
 Source: SimGCD (CVMI-Lab/SimGCD), ``DistillLoss`` and its training loop.
 """
@@ -20,17 +20,17 @@ class DistillationLoss(nn.Module):
     .. math:: L = -\frac1b \sum_i \sum_k q_{ik} \log p_{ik}, \quad
         q_i = \text{softmax}(t_i / \tau_t), \; p_i = \text{softmax}(s_i / \tau_s)
 
-    In nats, >= 0; equal to the entropy of q where both agree, and to log c when the student's
+    In nats, >= 0; equal to the entropy of q if both agree, and to log c if the student's
     logits are all equal.
 
     Args:
         student_temperature: :math:`\tau_s > 0`.
 
     Shape:
-        - student_logits: ``(b, c)`` float; gets the gradient :math:`(p - q) / (\tau_s b)`.
+        - student_logits: ``(b, c)`` float; receives the gradient :math:`(p - q) / (\tau_s b)`.
         - teacher_logits: ``(b, c)`` float; no gradient.
         - teacher_temperature: float > 0, usually below the student's.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if b is 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if b is 0.
 
     Raises:
         ValueError: a temperature is not positive, or the shapes differ.
@@ -66,9 +66,9 @@ class MeanEntropyRegularizer(nn.Module):
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - logits: ``(m, c)`` float, all views of all images. Gradients reach all rows, finite also
-          where a probability underflows to 0.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if m is 0.
+        - logits: ``(m, c)`` float, all views of all images. Gradients reach all rows, and are finite
+          even if a probability underflows to 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if m is 0.
 
     Raises:
         ValueError: the temperature is not positive.
@@ -89,7 +89,7 @@ class MeanEntropyRegularizer(nn.Module):
             return logits.sum()
         with without_autocast(logits):
             log_predictions = F.log_softmax(promote(logits) / self.temperature, dim=1)
-            # The mean in log space: p log p of an underflowed p would have the gradient 0 * inf.
+            # Average in log space: for p that underflowed, p log p would have the gradient 0 * inf.
             log_mean = torch.logsumexp(log_predictions, dim=0) - math.log(len(logits))
             return math.log(logits.shape[1]) + (log_mean.exp() * log_mean).sum()
 
@@ -107,7 +107,7 @@ class LabelLoss(nn.Module):
     Shape:
         - logits: ``(m, c)`` float; gradients reach labeled rows only.
         - labels: ``(m,)`` int64 in ``[-1, c)``; -1 leaves the row out.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is labeled.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is labeled.
 
     Raises:
         ValueError: the temperature is not positive.

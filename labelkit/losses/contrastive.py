@@ -27,7 +27,7 @@ class InfoNCELoss(nn.Module):
     Shape:
         - projections: ``(2b, d)`` float of any length; rows 0..b-1 are view 0, rows b..2b-1 view 1
           of the same images; normalized here. Gradients reach all rows.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if b is 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if b is 0.
 
     Raises:
         ValueError: the temperature is not positive, or the number of rows is odd.
@@ -67,13 +67,13 @@ class SupConLoss(nn.Module):
         - projections: ``(2b, d)`` float of any length; rows as in `InfoNCELoss`. Gradients reach
           labeled rows only.
         - labels: ``(b,)`` int64, -1 = unlabeled.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is labeled.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is labeled.
 
     Raises:
         ValueError: the temperature is not positive, or there are not two rows per label.
 
     Source:
-        SimGCD's ``SupConLoss`` on labeled rows. No image selection: one pass without
+        SimGCD's ``SupConLoss`` on labeled rows. No selection of images: one pass without
         synchronization, whatever the number of labels.
     """
 
@@ -93,7 +93,7 @@ class SupConLoss(nn.Module):
             labeled = row_labels >= 0
             itself = torch.eye(len(row_labels), dtype=torch.bool, device=labels.device)
             positives = (row_labels == row_labels[:, None]) & labeled & ~itself
-            # Rows of unlabeled images look at everything: their value is finite and weighs 0.
+            # Rows of unlabeled images are compared with all rows: their value is finite and has weight 0.
             excluded = itself | (labeled[:, None] & ~labeled)
             log_normalizers = similarities.masked_fill(excluded, -torch.inf).logsumexp(dim=1)
             mean_positives = (similarities * positives).sum(dim=1) / positives.sum(dim=1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Score predicted classes and logits against labels, and a class that an image may have or not as VOC 2007 does."""
+"""Score predicted classes and logits against labels, and the presence of a class in images as in VOC 2007."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from labelkit.algorithms.matching import as_ids, contingency
 def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> float:
     """Compute the 11-point interpolated average precision of VOC 2007; NaN if no image has the class.
 
-    The mean of the highest precision at recall 0, 0.1, ..., 1 or more.
+    The mean over recall levels 0, 0.1, ..., 1 of the highest precision at this recall or more.
 
     Args:
         scores: (n,), larger = more likely.
         present: (n,) bool, whether the image has the class.
 
     Raises:
-        ValueError: shapes that do not fit, or NaN.
+        ValueError: shapes do not match, or NaN.
 
     Source:
         M. Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge" (IJCV 2010), Sec. 4.2: until VOC 2009.
-        There images with one score are ranked by their place in the file; here they come in together.
+        There, images with equal scores are ranked by their position in the file; here, they enter together.
     """
     from sklearn.metrics import precision_recall_curve
 
@@ -30,7 +30,7 @@ def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> flo
     if not has.any():
         return float("nan")
     precision, recall, _ = precision_recall_curve(has, np.asarray(scores, dtype=np.float64))
-    # as whole numbers: 3 of 10 is a recall of 0.3; the last point of the curve is none of the ranking
+    # compare whole numbers: 3 of 10 is a recall of 0.3; the last point of the curve does not belong to the ranking
     hits, count = np.rint(recall[:-1] * has.sum()), int(has.sum())
     return float(np.where(10 * hits >= np.arange(11)[:, None] * count, precision[:-1], 0.0).max(axis=1).mean())
 
@@ -38,8 +38,8 @@ def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> flo
 def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     """Compute the share of samples whose class is among the k largest logits, in [0, 1].
 
-    Where the class ties with others for the last places, its chance under a random order of
-    the tied counts: equal logits score k / c, not the share of class 0.
+    If the class ties with others for the last places, its probability under a random order of the
+    tied classes counts: equal logits score k / c, not the share of class 0.
 
     Args:
         logits: (n, c) scores, larger = more likely.
@@ -47,7 +47,7 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         k: from 1 to c.
 
     Raises:
-        ValueError, IndexError: shapes that do not fit, NaN, a label or k out of range.
+        ValueError, IndexError: shapes do not match, NaN, a label or k is out of range.
     """
     scores, classes = np.asarray(logits), as_ids(labels, "labels")
     if np.isnan(scores).any():
@@ -64,12 +64,12 @@ def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: i
     """Compute the accuracy of each class, (c,) float64; NaN for an absent class.
 
     Args:
-        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest is taken (the first of equals).
+        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest counts (the first of equals).
         labels: (n,) integers in ``[0, c)``.
         num_classes: c.
 
     Raises:
-        ValueError: shapes that do not fit, or an id out of range.
+        ValueError: shapes do not match, or an id is out of range.
     """
     predicted = np.asarray(predictions)
     predicted = predicted.argmax(axis=1) if predicted.ndim == 2 else predicted
@@ -80,7 +80,7 @@ def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: i
     return accuracy
 
 
-# Ranks by frequency at which many-shot classes end, and medium-shot classes end.
+# Number of many-shot classes, and of many-shot and medium-shot classes together, by frequency.
 _RANKS = {10: (3, 7), 100: (36, 71)}
 _MANY_ABOVE, _FEW_BELOW = 100, 20
 
@@ -88,15 +88,15 @@ _MANY_ABOVE, _FEW_BELOW = 100, 20
 def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
     """Group classes into many-shot, medium-shot and few-shot by their number of training images.
 
-    Of 10 or 100 classes by the order of their frequency (of equal ones the first), cut at 3 and 7, or 36 and 71 (code
-    of DL2PA); else above 100, 20 to 100, and below 20 images (ImageNet-LT). None if no class has twice the images of
-    another.
+    10 or 100 classes are ranked by frequency (the first of equals first) and cut at 3 and 7, or 36 and 71 (code of
+    DL2PA); otherwise, groups have above 100, 20 to 100, and below 20 images (ImageNet-LT). There are no groups if no
+    class has twice the images of another.
 
     Args:
         train_counts: (c,) training images of each class.
 
     Returns:
-        class ids, increasing, under ``many``, ``medium`` and ``few``; groups without a class are left out.
+        class ids, increasing, under ``many``, ``medium`` and ``few``; empty groups are left out.
     """
     counts = np.asarray(train_counts, dtype=np.int64)
     if not len(counts) or counts.max() < 2 * counts.min():
@@ -115,13 +115,13 @@ def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
 def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
     """Compute the bootstrap percentile interval (95 %) of a proportion, ``hits`` of ``count`` samples.
 
-    A sample counts only by whether it is right, so that drawing ``count`` of them again is one binomial number.
+    Only the correctness of each sample matters, so that drawing ``count`` samples again is one binomial number.
 
     Args:
-        hits: samples that are right.
-        count: samples, at least 1.
-        num_resamples: resamples, at least 1.
-        generator: all randomness.
+        hits: number of correct samples.
+        count: number of samples, at least 1.
+        num_resamples: number of resamples, at least 1.
+        generator: source of all randomness.
     """
     shares = generator.binomial(count, hits / count, size=num_resamples) / count
     low, high = np.quantile(shares, [(1 - 0.95) / 2, (1 + 0.95) / 2])

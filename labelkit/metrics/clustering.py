@@ -4,7 +4,7 @@ Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) 
 error kinds of "Flipped Classroom", Fig. 2 and App. B.3; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
 (percentile intervals).
 Departure: the released codes match a square matrix of counts, padded with zeros. All is the same; Old and New can
-differ where several matchings have the same All (``algorithms.matching``).
+differ if several matchings have the same All (``algorithms.matching``).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class ClusterAccuracy:
         all_accuracy: over all samples, in [0, 1].
         old_accuracy: over samples of old classes; NaN if there is none.
         new_accuracy: over samples of new classes; NaN if there is none.
-        true_old: old samples given another old class, as a share of the old samples.
-        false_old: old samples given a new class or none, as a share of the old samples.
-        true_new: new samples given another new class or none, as a share of the new samples.
-        false_new: new samples given an old class, as a share of the new samples.
+        true_old: old samples assigned to another old class, as a share of the old samples.
+        false_old: old samples assigned to a new class or none, as a share of the old samples.
+        true_new: new samples assigned to another new class or none, as a share of the new samples.
+        false_new: new samples assigned to an old class, as a share of the new samples.
         mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples
-            (or the one handed in). ``1 - old_accuracy = true_old + false_old``, and the same for new.
+            (or the one passed in). ``1 - old_accuracy = true_old + false_old``, and the same for new.
         confusion: (k, c) int64, samples per cluster (rows) and class (columns).
-        used_clusters: clusters with at least one sample.
-        num_samples: samples scored.
-        num_old_samples: of these, samples of old classes.
-        num_new_samples: the others.
+        used_clusters: number of clusters with at least one sample.
+        num_samples: number of samples scored.
+        num_old_samples: number of these samples in old classes.
+        num_new_samples: number of these samples in new classes.
     """
 
     all_accuracy: float
@@ -75,18 +75,18 @@ def cluster_accuracy(
 
     One matching over all samples is used for all three numbers (protocol ``v2``), so that
     ``All = s Old + (1 - s) New`` with s the share of old samples. All is unique; Old and New may differ between
-    matchings of equal All, and the choice is then scipy's. Pairs of cluster and class without a common sample count as
-    no match.
+    matchings of equal All, in which case scipy's choice is used. Pairs of cluster and class without a common sample
+    are not matched.
 
     Args:
         labels: (n,) integers in ``[0, c)``.
-        cluster_ids: (n,) integers >= 0; clusters and classes need not be equally many.
+        cluster_ids: (n,) integers >= 0; the numbers of clusters and classes may differ.
         old_mask_per_class: (c,) bool, true for the old classes, in any order.
-        mapping: (k,) integers, class of each cluster or -1, fitted elsewhere and kept as it is; by default it is
+        mapping: (k,) integers, class of each cluster or -1, fitted elsewhere and used unchanged; by default it is
             fitted here.
 
     Raises:
-        ValueError: lengths differ, nothing is there, an id is out of range, or a mapping names a class twice.
+        ValueError: lengths differ, arrays are empty, an id is out of range, or a mapping names a class twice.
     """
     old_classes = np.asarray(old_mask_per_class)
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
@@ -127,12 +127,12 @@ def cluster_accuracy(
 def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
     """Compute the accuracies for ``all``, ``old`` and ``new`` classes by the protocols that v2 replaced.
 
-    - ``v1`` matches old samples and new ones apart; each number is at least that of v2.
-    - ``v2b`` has the matching of v2, and means of the accuracies of the classes that have samples.
+    - ``v1`` matches old and new samples separately; each number is at least that of v2.
+    - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
 
     Args:
         score: the accuracies by v2.
-        old_mask_per_class: (c,) bool, as the score was made with.
+        old_mask_per_class: (c,) bool, the same as for ``score``.
 
     Returns:
         By protocol and group, in [0, 1]; NaN without a sample.
@@ -157,15 +157,15 @@ def accuracy_intervals(
     """Compute bootstrap percentile intervals (95 %) of the accuracies for ``all``, ``old`` and ``new`` classes.
 
     Clusters and their matching with classes are those of all samples, in every resample: the
-    intervals hold the uncertainty from the choice of the samples scored, not that of clustering,
-    matching or training again. A sample then only counts by its class and by whether it is right,
+    intervals include the uncertainty from the choice of the samples scored, but not that of repeated
+    clustering, matching or training. Only the class and the correctness of a sample then matter,
     so that n draws with replacement are one draw of multinomial counts, whatever n is.
 
     Args:
         score: the accuracies.
-        old_mask_per_class: (c,) bool, as the score was made with.
-        num_resamples: resamples, at least 1.
-        generator: all randomness.
+        old_mask_per_class: (c,) bool, the same as for ``score``.
+        num_resamples: number of resamples, at least 1.
+        generator: source of all randomness.
 
     Returns:
         (low, high) of each in [0, 1]; NaN without a sample.
@@ -186,7 +186,7 @@ def accuracy_intervals(
 
 
 def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the right samples of each class, (c,), under a matching."""
+    """Return the number of correct samples of each class, (c,), under a matching."""
     hits, matched = np.zeros(counts.shape[1], dtype=np.int64), np.flatnonzero(mapping >= 0)
     hits[mapping[matched]] = counts[matched, mapping[matched]]
     return hits
@@ -203,7 +203,7 @@ def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
         cluster_ids: (n,) integers >= 0.
 
     Raises:
-        ValueError: lengths differ, or nothing to score.
+        ValueError: lengths differ, or there are no samples.
     """
     # ids may be far apart
     classes, clusters = (np.unique(np.asarray(ids), return_inverse=True)[1] for ids in (labels, cluster_ids))

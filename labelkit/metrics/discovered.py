@@ -1,4 +1,4 @@
-"""Judge labels that were found for unlabeled rows against the truth."""
+"""Score labels that were found for unlabeled rows against the true classes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def discovery_errors(
     """Compute the error rates of found labels by comparing them with the true classes.
 
     Args:
-        labels: (s,) integers, classes that were named.
+        labels: (s,) integers, predicted classes.
         truth: (s,) integers, true classes, -1 = unknown.
         rounds: (s,) integers from 1.
         ranks: (s,) integers, 1 = best.
-        num_given: labels that were there before.
+        num_given: number of labels that existed before.
         class_names: by number.
 
     Returns:
-        ``found``, rows whose truth is known; ``wrong`` of these; ``error`` = wrong / found, NaN without any;
-        ``held_error`` = wrong / (given + found), what a classifier trained on all of them would hold; the first three
-        for each ``round`` in ``per_round`` and each ``class`` that was named in ``per_class``, in order; and
-        ``precision_of_first``, the share of right labels among the first by rank, for each of :data:`FIRST` that
-        there are.
+        ``found``, rows whose truth is known; ``wrong``, number of wrong labels among them; ``error`` = wrong /
+        found, NaN without any; ``held_error`` = wrong / (given + found), the error in the training set of a classifier
+        that uses all of them; the first three for each ``round`` in ``per_round`` and each predicted ``class`` in
+        ``per_class``, in order; and ``precision_of_first``, the share of correct labels among the first by rank, for
+        each of :data:`FIRST` up to their number.
     """
     columns = [np.asarray(column, dtype=np.int64) for column in (labels, truth, rounds, ranks)]
     judged = columns[1] >= 0

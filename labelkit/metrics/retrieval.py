@@ -1,17 +1,17 @@
 """Score how well same-class samples are nearest neighbors: recall@k, R-precision, MAP@R.
 
-Queries are ranked against a gallery by cosine, all against all without a sample itself unless a gallery is given;
-queries whose class has no (other) member there are left out. Cosines are integers of a resolution of 2^-29 (2e-9), and
-where these are equal, a metric is its expected value over random orders of the tied samples, so that a model that maps
-all images to one point scores what chance gives.
+Queries are ranked against a gallery by cosine; without a gallery, all samples are ranked against each other, except
+against themselves. Queries whose class has no (other) member in the gallery are left out. Cosines are rounded to
+multiples of 2^-29 (2e-9); if they are equal, a metric is its expected value over random orders of the tied samples, so
+that a model that maps all images to one point has the score of random guessing.
 
-Blocks of queries meet the whole gallery in a float32 product, and comparisons are decided there wherever its rounding,
-at most (d + 4) 2^-24, cannot matter. The few pairs that count and are too close for that are computed again in float64;
-a row with many of these (a collapsed model), or of a large class, as a product with the whole gallery.
+Blocks of queries are compared with the whole gallery by a float32 product, which decides comparisons unless its
+rounding, at most (d + 4) 2^-24, could matter. The few relevant pairs that are too close are recomputed in float64; for
+a row with many such pairs (a collapsed model), or of a large class, as a product with the whole gallery.
 
 Sources: K. Musgrave et al., "A Metric Learning Reality Check" (R-precision, MAP@R); F. McSherry and M. Najork,
-"Computing information retrieval performance measures efficiently in the presence of tied scores". Own code, since
-pytorch-metric-learning lists the neighbors of every row, in ten times the memory, and breaks ties by position.
+"Computing information retrieval performance measures efficiently in the presence of tied scores". We use our own code,
+since pytorch-metric-learning lists the neighbors of every row, in ten times the memory, and breaks ties by position.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from threadpoolctl import threadpool_limits
 from labelkit.algorithms.matching import as_ids
 
 _RESOLUTION = float(2**29)
-# Similarities computed together, 8 MB or so many rows, and looked at together, so that they stay in the cache.
+# Similarities computed at a time (8 MB, or this many rows), and processed at a time, so that they stay in the cache.
 _PRODUCT_PAIRS, _LEAST_ROWS, _PART_PAIRS, _EXACT_PART_PAIRS = 1 << 21, 64, 1 << 19, 1 << 17
 # Numbers per temporary float64 array: 2 MB.
 _EXACT_NUMBERS = 1 << 18
-# Beyond this share of a row, a float64 product of the row is faster than its pairs one by one.
+# Above this share of a row, a float64 product of the row is faster than computing its pairs one by one.
 _ONE_BY_ONE_SHARE, _LEAST_ONE_BY_ONE = 256, 32
-# The floor of the r nearest is the r-th of the maxima of so many groups, and so many more for each of the r.
+# The lower limit of the r nearest is the r-th largest of the maxima of this many groups, or this many per rank r.
 _LEAST_GROUPS, _GROUPS_PER_RANK = 256, 8
 
 Ints = NDArray[np.int64]
@@ -47,15 +47,15 @@ class RetrievalScores:
     """Retrieval scores of each query that has a match in the gallery.
 
     Attributes:
-        ks: numbers of neighbors, as asked for.
+        ks: requested numbers of neighbors.
         query_rows: (q,) int64, ascending positions of the scored queries.
         labels: (q,) int64, their classes.
-        recall: (q, len(ks)) float64 in [0, 1], (chance of) a match among the k nearest.
-        r_precision: (q,) float64 in [0, 1], share of matches among the R = ``num_matches`` nearest, if asked for.
-        average_precision: (q,) float64 in [0, r_precision], average precision at R; likewise.
+        recall: (q, len(ks)) float64 in [0, 1], (probability of) a match among the k nearest.
+        r_precision: (q,) float64 in [0, 1], share of matches among the R = ``num_matches`` nearest, if requested.
+        average_precision: (q,) float64 in [0, r_precision], average precision at R, if requested.
         num_matches: (q,) int64, members of the class in the gallery other than the query.
         tied: (q,) bool, whether the nearest match is as near as a sample of another class.
-        num_lone, block_rows: queries left out because the gallery has no match for them; and ranked at a time.
+        num_lone, block_rows: numbers of queries left out, without a match in the gallery; and ranked at a time.
     """
 
     ks: tuple[int, ...]
@@ -101,19 +101,19 @@ def score_retrieval(
     """Rank the gallery for every query and score the rankings by recall@k, R-precision and MAP@R.
 
     Args:
-        queries: (q, d) rows of any length but zero.
+        queries: (q, d) rows of any length except zero.
         labels: (q,) integers >= 0.
         gallery: (g, d), likewise; by default the queries, each without itself.
-        gallery_labels: (g,) integers >= 0; needed with a gallery.
-        own_rows: (q,) int64, the row of the gallery that is the query and is left out, -1 (as default there) for none.
-        ks: numbers of neighbors, each from 1 to the rows of the gallery, less one if some query is among them.
-        at_r: also compute R-precision and MAP@R, which costs some time more.
-        max_bytes: of the blocks of similarities; each thread holds at least a row of them.
-        num_threads: blocks worked on at a time; with more than one, each product takes one.
-        on_block: is told the number of queries done, block by block.
+        gallery_labels: (g,) integers >= 0; required with a gallery.
+        own_rows: (q,) int64, row of the gallery that is the query and is left out, -1 (default with a gallery): none.
+        ks: numbers of neighbors, each from 1 to the rows of the gallery, minus one if some query is among them.
+        at_r: also compute R-precision and MAP@R, which takes some more time.
+        max_bytes: maximum size of the blocks of similarities; each thread holds at least one row.
+        num_threads: blocks processed at a time; with several threads, each product uses one.
+        on_block: called with the number of queries completed, block by block.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, a zero row, or a k out of range.
+        ValueError: shapes do not match, NaN or infinity, a zero row, or a k out of range.
     """
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels go together")
@@ -152,7 +152,7 @@ def _mean(values: Floats | None) -> float:
 
 
 class _Side:
-    """Rows as given and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
+    """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
 
     def __init__(self, values: ArrayLike, labels: ArrayLike, name: str) -> None:
         rows, classes = np.asarray(values), as_ids(labels, f"{name}labels")
@@ -183,10 +183,10 @@ class _Side:
 
 
 class _Ranking:
-    """Queries and gallery, ready to be ranked.
+    """Queries and gallery, prepared for ranking.
 
-    Of the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
-    in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, how many matches.
+    For the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
+    in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, the number of matches.
     """
 
     def __init__(self, asked: _Side, held: _Side, own_rows: ArrayLike | None, ks: Sequence[int], *, at_r: bool) -> None:
@@ -213,14 +213,14 @@ class _Ranking:
         self.places = np.flatnonzero(wanted > 0)
         self.own, self.starts, self.ends, self.wanted = (part[self.places] for part in (own, starts, ends, wanted))
         self.asked, self.held, self.at_r = asked, held, at_r
-        # what two cosines may be apart in float32 that tie, or are the other way around
+        # maximum float32 difference between two cosines that tie, or whose order is reversed
         self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
         self._limit = max(_LEAST_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
 
     def score(self, block: slice) -> Floats:
         """Rank the gallery for a block of queries, in float64 for large classes or many near ties.
 
-        Returns (b, 5): strangers nearer than the nearest match, strangers as near, matches as near, and scores at R.
+        Returns (b, 5): numbers of strangers nearer than the nearest match, strangers and matches as near; scores at R.
         """
         found = np.empty((block.stop - block.start, 5))
         exactly = self.wanted[block] > self._limit
@@ -236,7 +236,7 @@ class _Ranking:
         return found
 
     def _similar(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
-        """Cosines of some queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
+        """Return cosines of queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
         if exactly:
             num_gallery, dim = self.held.unit.shape
             similar: NDArray[Any] = np.empty((len(rows), num_gallery))
@@ -253,9 +253,9 @@ class _Ranking:
         return similar
 
     def _rank(self, rows: Ints, similar: NDArray[Any], *, exactly: bool) -> tuple[Floats, Bools]:
-        """Find what ``score`` returns, and which rows have too many pairs to compute again.
+        """Return the columns of ``score``, and which rows have too many pairs to recompute.
 
-        These are what float32 may order wrongly, the pairs of the class, and those that may be among the R nearest.
+        The pairs to recompute are those that float32 may order wrongly, those of the class, and possible R nearest.
         """
         margin = np.asarray(0.0 if exactly else self._margin, similar.dtype)
         ranges = list(zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True))
@@ -289,8 +289,8 @@ class _Ranking:
 
 
 def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
-    """(b, 1) what at least r values of each row reach, and hardly more: the r-th largest of the maxima of groups."""
-    # Neighbors are of one class: they go to different groups.
+    """Return (b, 1) limits that at least r values of each row reach, and hardly more: the r-th largest group maximum."""
+    # Neighboring columns belong to one class, so they are put in different groups.
     groups = min(max(_LEAST_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
     largest = values[:, : values.shape[1] // groups * groups].reshape(len(values), -1, groups).max(axis=1)
     places = groups - ranks
@@ -298,25 +298,25 @@ def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
 
 
 def _chance_of_a_match(k: int, above: Floats, tied_strangers: Floats, tied_matches: Floats) -> Floats:
-    """Expected recall at k of each query: above, then the tie in a random order."""
+    """Compute the expected recall at k of each query: samples above the tie first, then the tie in random order."""
     from scipy.special import gammaln
 
-    # The first match sits in the tie: all its places go to strangers in C(t, s) of C(t + m, s) draws.
+    # The first match is in the tie: all its places go to strangers in C(t, s) of C(t + m, s) draws.
     t, m, s = tied_strangers, tied_matches, np.clip(k - above, 0, tied_strangers)
     missed = np.exp(gammaln(t + 1) - gammaln(t - s + 1) - gammaln(t + m + 1) + gammaln(t + m - s + 1))
     return np.where(k - above > t, 1.0, 1 - missed)
 
 
 def _scores_at_r(rows: Ints, keys: Ints, hits: Bools, wanted: Ints) -> Floats:
-    """Expected R-precision and average precision at R of each row, (2, b); R is ``wanted``, (b,).
+    """Compute the expected R-precision and average precision at R of each row, (2, b); R is ``wanted``, (b,).
 
-    The p pairs are the R nearest of each row and all that tie with the last of them, or more, by row and from the
+    The p pairs include the R nearest of each row and all that tie with the last of them, sorted by row and from the
     nearest: their row, cosine as an integer, and whether they are matches. A row may have none.
     """
     position, b = np.arange(len(rows)), len(wanted)
     first_of_row = np.searchsorted(rows, np.arange(b))[rows]
     place = position - first_of_row
-    # Ties are runs of one key within a row.
+    # Ties are runs of equal keys within a row.
     opens = (np.diff(rows, prepend=-1) | np.diff(keys, prepend=0)) != 0
     begins = np.flatnonzero(opens)
     tie = np.cumsum(opens) - 1
@@ -325,7 +325,7 @@ def _scores_at_r(rows: Ints, keys: Ints, hits: Bools, wanted: Ints) -> Floats:
     num_hits = np.diff(hits_until[np.append(begins, len(rows))])[tie]
     before = hits_until[begins[tie]] - hits_until[first_of_row]
     gain = np.where(place < wanted[rows], num_hits / num_tied, 0.0)
-    # Given a hit here, each earlier place of the tie is a hit with chance (m - 1) / (t - 1).
+    # Given a hit here, each earlier place of the tie is a hit with probability (m - 1) / (t - 1).
     earlier = (position - begins[tie]) * (num_hits - 1) / np.maximum(num_tied - 1, 1)
     precise = gain * (before + 1 + earlier) / (place + 1)
     return np.stack([np.bincount(rows, weights=one, minlength=b) / wanted for one in (gain, precise)])

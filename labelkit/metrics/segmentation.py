@@ -1,4 +1,4 @@
-"""How well predicted masks fit true ones: IoU from one confusion matrix, and region and boundary scores of objects.
+"""Score predicted masks against true ones: IoU from one confusion matrix, and region and boundary scores of objects.
 
 Sources: M. Everingham et al., "The Pascal Visual Object Classes Challenge" (2010) for IoU; F. Perazzi et al., "A
 Benchmark Dataset and Evaluation Methodology for Video Object Segmentation" (CVPR 2016) for J and F.
@@ -16,7 +16,7 @@ from labelkit.algorithms.matching import contingency
 
 IGNORE = 255
 BOUNDARY_TOLERANCE = 0.008
-"""How far a boundary may be off, as a share of the image diagonal."""
+"""Maximum distance between matching boundaries, as a share of the image diagonal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class SegmentationScores:
 
     Attributes:
         iou: (c,) float64, intersection over union of each class; NaN for classes in neither truth nor prediction.
-        mean_iou: mean of ``iou``, NaN left out.
-        pixel_accuracy: share of pixels whose class is right.
-        class_accuracy: (c,) float64, share of the pixels of each class that are right; NaN for classes without pixels.
-        pixels: pixels that were counted.
+        mean_iou: mean of ``iou``, ignoring NaN.
+        pixel_accuracy: share of pixels with the correct class.
+        class_accuracy: (c,) float64, share of correct pixels of each class; NaN for classes without pixels.
+        pixels: number of pixels counted.
     """
 
     iou: NDArray[np.float64]
@@ -62,7 +62,7 @@ class SegmentationCounts:
 
         Args:
             predictions: integers in [0, c), of any shape.
-            labels: integers in [0, c) of the same shape; pixels that are 255 are left out.
+            labels: integers in [0, c) of the same shape; pixels that are 255 are ignored.
 
         Raises:
             ValueError: shapes differ, or a class is out of range.
@@ -92,7 +92,7 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of every pair of row group and column group from counts (k, c), NaN where both are empty."""
+    """Compute the IoU of every pair of row group and column group from counts (k, c), NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
     return shares
@@ -115,18 +115,18 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
     .. math:: F = 2 P R / (P + R)
 
     with P the share of boundary pixels of the prediction within reach of a true one, and R the reverse. In [0, 1]; 1 if
-    no mask has a boundary, 0 if only one has.
+    neither mask has a boundary, 0 if only one has.
 
     Args:
         prediction: (h, w) bool.
         truth: (h, w) bool.
-        tolerance: reach as a share of the image diagonal, rounded up to whole pixels; from 1 on, in pixels.
+        tolerance: reach as a share of the image diagonal, rounded up to whole pixels; values >= 1 are in pixels.
 
     Raises:
-        ValueError: shapes differ, or a negative tolerance.
+        ValueError: shapes differ, or the tolerance is negative.
 
     Source:
-        ``davisvideochallenge/davis2017-evaluation:davis2017/metrics.py``, whose disk of pixels is our distance.
+        ``davisvideochallenge/davis2017-evaluation:davis2017/metrics.py``; our distance replaces its disk of pixels.
     """
     from scipy.ndimage import distance_transform_edt
 
@@ -144,7 +144,7 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
 
 
 def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the boundary pixels (h, w), those that differ from the pixel to the right, below or diagonally below."""
+    """Return the boundary pixels (h, w), which differ from the pixel to the right, below or diagonally below."""
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
     return np.asarray((mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:]))
 
