@@ -246,7 +246,7 @@ def blend_classifier(
     group_weight: float,
     own_group: float,
 ) -> Doubles:
-    """Blend the group probabilities (m, k) of images with a classifier's class probabilities (m, c); sums are kept.
+    """Blend the group probabilities (m, k) of images with a classifier's class probabilities (m, c), preserving sums.
 
     Args:
         shares: (m, k) from the groups alone.

@@ -44,7 +44,7 @@ class Reliability:
     """Reliability diagram: confidence against accuracy in b bins of equal width.
 
     Attributes:
-        edges: (b + 1,) float64, from 0 to 1; a bin holds its lower edge, the last one also 1.
+        edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, the last one also 1.
         count: (b,) int64, rows per bin.
         weight: (b,) float64, share of the weight per bin; sums to 1.
         confidence: (b,) float64, mean confidence; NaN for an empty bin.

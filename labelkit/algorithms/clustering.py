@@ -118,7 +118,7 @@ def kmeans(
         The best partition. A cluster is empty only if there are fewer distinct rows than clusters.
 
     Raises:
-        ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
+        ValueError: k is not in ``[1, n]``, x is not (n, d), or contains NaN or infinity.
     """
     return _cluster(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
 

@@ -113,7 +113,7 @@ def _levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
 def _aligned(
     pictures: NDArray[np.uint8], pairs: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the pairs that are somewhat alike, and where the second image of each lies.
+    """Return the pairs that are somewhat alike, and the position of the second image relative to the first.
 
     Returns:
         (m,) remaining places, and (m, 4) scale and shift down, scale and shift across: y in the first image corresponds

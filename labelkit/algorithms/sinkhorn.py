@@ -302,7 +302,7 @@ class _SemiDual:
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
         """Assign each sample to its cluster of largest mass, with confidence and cost.
 
-        Clusters (n,) int64; their share of the row, (n,) float32; the cost as in ``SinkhornResult``.
+        Returns clusters (n,) int64; their share of the row, (n,) float32; the cost as in ``SinkhornResult``.
         """
         ids, confidence = torch.empty(self._num_rows, dtype=torch.int64), torch.empty(self._num_rows)
         log_p = torch.zeros(1, dtype=torch.float64)

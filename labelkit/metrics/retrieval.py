@@ -289,7 +289,7 @@ class _Ranking:
 
 
 def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
-    """Return (b, 1) limits that at least r values of each row reach, and hardly more: the r-th largest group maximum."""
+    """Return (b, 1) limits that at least r values of each row reach, hardly more: the r-th largest group maximum."""
     # Neighboring columns belong to one class, so they are put in different groups.
     groups = min(max(_LEAST_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
     largest = values[:, : values.shape[1] // groups * groups].reshape(len(values), -1, groups).max(axis=1)

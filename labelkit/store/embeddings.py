@@ -199,7 +199,7 @@ class EmbeddingStore:
 
     @property
     def num_shards(self) -> int:
-        """Number of files that hold the large arrays, 0 if they are in the store's own file."""
+        """Number of files that contain the large arrays, 0 if they are in the store's own file."""
         return len(self.shard_borders)
 
     @property
