@@ -108,7 +108,7 @@ class NearestClasses:
     Attributes:
         first: (n,) int64, the nearest class.
         second: (n,) int64, the second nearest.
-        near: (n,) float64, squared distance to the nearest example of all.
+        near: (n,) float64, squared distance to the nearest example of any class.
         uncertainty: (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie.
     """
 
@@ -279,7 +279,7 @@ class _Gain:
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
     def choose(self, row: NDArray[np.float32]) -> None:
-        """Add a row to the chosen ones, which updates the distances to the nearest chosen row."""
+        """Add a row to the chosen rows, and update the distances to the nearest chosen row."""
         self._nearest = np.minimum(self._nearest, self._apart(row[None])[0])
 
     def _apart(self, rows: Rows) -> NDArray[np.float64]:

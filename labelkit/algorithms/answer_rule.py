@@ -61,7 +61,7 @@ class AnswerRule:
         class_columns: (c,) int64, group of each class of the classifier.
         groups: probabilities of all groups by their means; ``None`` if all groups are classes with labels.
         classifier_share: part that the classifier distributes among the known groups; 1 except in old rules.
-        alpha: part that comes from stored rows, in [0, 1).
+        alpha: part of the probabilities that comes from stored rows, in [0, 1).
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
         temperatures: for computing confidences; ``None`` if the confidence is unknown.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.

@@ -59,7 +59,7 @@ def attention_update(
 
     Returns:
         ``(b, h, t, d)`` in the dtype of ``keys``. Half precision is promoted to float32 inside. The increment is a
-        constant: gradients reach the keys through the identity only and never the queries.
+        constant: gradients reach the keys only through the identity, and never the queries.
 
     Raises:
         ValueError: shapes do not fit, ``w_k`` is missing, or ``beta < 0``.
@@ -90,7 +90,7 @@ def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float
         beta: sharpness, > 0.
 
     Returns:
-        ``(b, h)`` in at least float32: a sum over the t keys, any sign, without bound below.
+        ``(b, h)`` in at least float32: a sum over the t keys, of any sign, unbounded below.
         At ``alpha = 0`` with queries that are all 0 it is ``-t log(s) / beta``.
 
     Raises:

@@ -130,7 +130,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
     """Compute the softmax of scores at a temperature, ``exp(s / T)`` divided by its row sums.
 
     Args:
-        scores: (n, k) numbers, k >= 1; ``-inf`` leaves a column out, but at least one of a row is finite.
+        scores: (n, k) numbers, k >= 1; ``-inf`` excludes a column, but every row needs a finite score.
         temperature: T > 0; smaller values sharpen.
 
     Returns:

@@ -74,7 +74,7 @@ class RowClassifier:
         """Compute class probabilities (n, c) with the classifier alone. Rows sum to 1.
 
         Args:
-            labels: (n,), -1 = none; every class has one.
+            labels: (n,), -1 = none; every class has at least one label.
             classes: (c,) labels of the columns.
         """
         rows = np.flatnonzero(labels >= 0)
@@ -93,7 +93,7 @@ class RowClassifier:
 
         with warnings.catch_warnings(), one_blas_thread:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change after that
-            warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
+            warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are common
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
             return model.fit(self._moved[rows], columns, self._weights(rows))
 
@@ -152,7 +152,7 @@ class RowClassifier:
         Args:
             labels: (n,), -1 = none.
             group_ids: (n,) groups in ``[0, k)``; ``None`` to predict only classes that have labels.
-            class_of_group: (k,) class of each group, -1 = new; every labeled class has one.
+            class_of_group: (k,) class of each group, -1 = new; every labeled class has a group.
             group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
         """
         classes = np.unique(labels[labels >= 0])

@@ -174,7 +174,7 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
 
 
 def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
-    """Return the presets of a command by name, sorted; a user's method has those of the one it extends."""
+    """Return the presets of a command by name, sorted; a user's method uses those of the method it extends."""
     folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
