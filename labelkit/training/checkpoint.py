@@ -6,8 +6,8 @@
                               state.json             counters, digests of the files above and of itself; written last
     checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
 
-A folder gets its final name only after every byte in it is synced, and ``last.json`` moves only after that;
-so a kill at any moment leaves the previous checkpoint in force.
+A folder gets its final name only after every byte in it is synced, and ``last.json`` is updated only after that;
+so a kill at any moment leaves the previous checkpoint valid.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ def explain_nondeterminism() -> Iterator[None]:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the global generators of torch, NumPy and Python for one training step.
 
-    NumPy and Python are seeded for third-party code, and because checkpoints, which store their states, would differ.
+    NumPy and Python are seeded for third-party code; otherwise, checkpoints with their states would differ by run.
     """
     generator = keyed_generator(seed, "step", step, rank)
     torch.manual_seed(int(generator.integers(2**63 - 1)))

@@ -1,4 +1,4 @@
-"""The processes that torchrun started for one training."""
+"""Communication among the processes that torchrun started for one training."""
 
 from __future__ import annotations
 

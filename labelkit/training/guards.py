@@ -94,7 +94,7 @@ class Guard:
             self.good_step = step
 
     def at_clusters(self, used: float, step: int) -> None:
-        """Check the number of clusters in use among images that a monitor named.
+        """Check the number of clusters in use among images that a monitor assigned to clusters.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.

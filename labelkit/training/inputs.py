@@ -31,11 +31,11 @@ class RunInputs:
     """Inputs that a run offers its method besides options and ``DataInfo``.
 
     Attributes:
-        dataset_name: data set of the training images.
+        dataset_name: name of the data set of the training images.
         sample_ids: (n,) names of the images.
         source: reads the images as they are stored.
         digest: computes the identity of the image listing, without scenes if there are also images of one object.
-        folder: of the run; it need not exist yet.
+        folder: folder of the run; it need not exist yet.
         is_new: nothing was trained yet; a resumed run takes its state from its checkpoint.
         writes: files may be written; a dry run writes none.
         say: shows a message to the user.

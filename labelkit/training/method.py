@@ -155,7 +155,7 @@ class TrainState:
         Args:
             network: images (b, c, h, w) to (b, d).
             rows: rows of the data set; default: all that can be read.
-            how: in which mode and order; default: evaluation, in the order of ``rows``.
+            how: mode and order of the pass; default: evaluation, in the order of ``rows``.
 
         Returns:
             (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.

@@ -20,7 +20,7 @@ def build_optimizer(
     """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
-        ValueError: unknown name, or nothing to train.
+        ValueError: the name is unknown, or nothing is trainable.
     """
     trained = ({**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups)
     kept = [group for group in trained if group["params"]]

@@ -258,7 +258,7 @@ def read_split(run: Path) -> dict[str, Any]:
     """Return the ``split.json`` of a run folder: its training images and usable labels.
 
     Raises:
-        CheckpointDamaged: it is missing, or not what training writes.
+        CheckpointDamaged: it is missing, or differs from what training writes.
     """
     path = run / SPLIT
     try:

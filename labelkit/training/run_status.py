@@ -33,7 +33,7 @@ class CheckpointStatus:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the files that its state names."""
+        """Return the size in bytes of the files that its state lists."""
         return sum(recorded["size"] for recorded in self.state.get("files", {}).values())
 
 
@@ -81,7 +81,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
     Args:
         run: the folder.
-        report: gets 1 for each checkpoint.
+        report: called with 1 for each checkpoint.
 
     Raises:
         CheckpointError: it is not a run folder.

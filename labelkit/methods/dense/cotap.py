@@ -54,7 +54,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
-    """Training method CoTAP: dense representation learning without labels, on scenes, by patch terms only."""
+    """Training method CoTAP: dense representation learning without labels; scenes are used in patch terms only."""
 
     never_decayed = "filter.prototypes"
     equal_buffers = ("neighbors",)

@@ -43,7 +43,7 @@ class ObjectAwareFilter(nn.Module):
         - returns: both with the last dimension ``out_dim``.
 
     Raises:
-        ValueError: an even kernel, heads that do not divide the width, or a number below 1.
+        ValueError: the kernel is even, the heads do not divide the width, or a number is below 1.
 
     Attributes:
         prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them changes it (the

@@ -51,7 +51,7 @@ def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"],
     """Return the center (k,) of ``image`` or ``patch`` outputs in a full checkpoint, or ``None``.
 
     Raises:
-        CheckpointDamaged: values that are not finite.
+        CheckpointDamaged: values are not finite.
     """
     for name in _CENTERS[of]:
         if name in state:

@@ -36,9 +36,9 @@ class DiscoveryLoss(nn.Module):
 
     Args:
         supervised_weight: :math:`\lambda` in [0, 1].
-        contrastive_temperature: of `InfoNCELoss`, > 0.
-        supervised_temperature: of `SupConLoss`, > 0.
-        student_temperature: of the predictions in all terms on logits, > 0.
+        contrastive_temperature: temperature of `InfoNCELoss`, > 0.
+        supervised_temperature: temperature of `SupConLoss`, > 0.
+        student_temperature: temperature of the predictions in all terms on logits, > 0.
         entropy_weight: :math:`\epsilon` >= 0.
         symmetric: average both directions, each view once as teacher; otherwise, view 0 teaches view 1.
 
@@ -54,7 +54,7 @@ class DiscoveryLoss(nn.Module):
           Without labels the supervised parts are exactly 0.
 
     Raises:
-        ValueError: fewer than 2 images, row counts that do not fit, or an argument out of range.
+        ValueError: there are fewer than 2 images, row counts do not fit, or an argument is out of range.
 
     Source:
         SimGCD's code. The FlipClass text swaps the two contrastive temperatures; the code's 1.0
@@ -149,7 +149,7 @@ class AttentionPull(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: unknown kind, shapes that do not fit, or fewer than 2 tokens for ``coral``.
+        ValueError: the kind is unknown, shapes do not fit, or there are fewer than 2 tokens for ``coral``.
 
     Source:
         App. D.4, which specifies neither the distributions of ``kld`` nor the scale of ``coral`` (here as in Deep

@@ -46,7 +46,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     """Check that there are labeled and unlabeled images, and return the number of classes, old and new.
 
     Raises:
-        DatasetError: no labeled or no unlabeled image.
+        DatasetError: there is no labeled or no unlabeled image.
         ConfigError: the number of classes is unknown or smaller than that of the old classes.
     """
     labeled = int((data.labels >= 0).sum())

@@ -123,7 +123,7 @@ class MixMatchObjective(StudentObjective):
             state: state of the run.
 
         Raises:
-            ValueError: the batch has another mix of rows.
+            ValueError: the batch has other rows, but not as many as labeled ones.
         """
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         first, second = batch.views[0], batch.views[1]

@@ -78,7 +78,7 @@ def extent(values: NDArray[np.float64]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
 
 
-# ---------------------------------------------------------------- what is found
+# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)

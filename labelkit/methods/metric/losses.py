@@ -60,7 +60,7 @@ class _PairLoss(nn.Module):
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
-    #: Loss of the library, used on a CPU; a GPU would have to be waited for, to get the lengths of its lists of pairs.
+    #: Loss of the library, used on a CPU; on a GPU, the CPU would have to wait for the lengths of its lists of pairs.
     loss: Any
 
     def forward(
@@ -111,7 +111,7 @@ class MultiSimilarityLoss(_PairLoss):
 
     Args:
         alpha: sharpness for positives, > 0.
-        beta: for negatives, > 0.
+        beta: sharpness for negatives, > 0.
         base: :math:`\lambda`, similarity at which both are indifferent.
         epsilon: margin of the mining; ``None``: all pairs.
 

@@ -96,7 +96,7 @@ class MatchedPairing:
 def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the part of an image to show for a match: a jittered square around the matched keypoints.
 
-    The box is in pixels, inside of the image.
+    It is square in pixels, and lies inside the image.
 
     Args:
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.

@@ -132,7 +132,7 @@ class SAN(MetricMethod[SANConfig]):
             )
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster the images if it is time, and update the sampler to the current clusters."""
+        """Cluster the images if it is due, and update the sampler to the current clusters."""
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):

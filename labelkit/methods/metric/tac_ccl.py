@@ -71,7 +71,7 @@ class CBAM(nn.Module):
         S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
 
     Raises:
-        ValueError: the hidden layer would have no unit, or an even kernel.
+        ValueError: the hidden layer would have no unit, or the kernel is even.
     """
 
     def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:

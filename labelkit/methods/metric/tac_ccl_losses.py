@@ -33,7 +33,7 @@ class ContrastiveClusteringLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: fewer than 2 centroids.
+        ValueError: there are fewer than 2 centroids.
 
     Source:
         TAC-CCL, Eq. 4.3. The text below it prefers small values of the inverse ratio, that is, ambiguous images;

@@ -79,7 +79,7 @@ def load_or_make_prototypes(
         sharpest_t: final sharpness, or ``None``.
         iterations: iterations for every sharpness.
         num_starts: number of starts, of which the best is used.
-        device: where torch computes; changes the last digits only.
+        device: device that torch computes on; changes only the last digits.
         use_cache: whether to read and write the cache.
         say: shows a message to the user.
         report: progress, see ``spread_prototypes``.
@@ -146,7 +146,7 @@ def separated_prototypes(
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        generator: draws the start.
+        generator: draws the initial vectors.
         iterations: steps of gradient descent, >= 1.
         lr: length of a step, > 0.
 

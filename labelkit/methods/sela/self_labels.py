@@ -60,7 +60,7 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
         n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
 
     Raises:
-        ValueError: unknown kind.
+        ValueError: the kind is unknown.
     """
     if count == 1:
         return (0.0,)

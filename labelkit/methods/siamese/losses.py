@@ -91,7 +91,7 @@ class QueueContrastLoss(nn.Module):
     .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
         {\exp(q_i \cdot k_i / \tau) + \sum_j \exp(q_i \cdot n_j / \tau)}
 
-    with unit queries q, keys k and earlier keys n. In nats, > 0; equal to log(m + 1) when all agree.
+    with unit queries q, keys k and earlier keys n. In nats, > 0; equal to log(m + 1) when all similarities are equal.
 
     Args:
         temperature: :math:`\tau > 0`.

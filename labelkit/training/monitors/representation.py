@@ -29,7 +29,7 @@ class RepresentationMonitor(Monitor):
         truth: (n,) int64 class of each row of the training set, -1 = unknown.
         held_out: images to evaluate the features on; ``None``: only the groups are scored.
         num_classes: number of classes of the data set.
-        k, temperature: of the kNN vote.
+        k, temperature: number of neighbors and temperature of the kNN vote.
     """
 
     def __init__(
