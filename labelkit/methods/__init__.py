@@ -1,4 +1,4 @@
-"""The training methods, a folder per family, and the one table of them."""
+"""The training methods, in one folder per family, and their table."""
 
 OWN_METHODS_VARIABLE = "LABELKIT_METHODS"
-"""The variable that names files or modules with methods of your own, separated as in PATH."""
+"""Environment variable that lists files or modules with methods of your own, separated as in PATH."""

@@ -1,4 +1,4 @@
-"""What methods share about their backbone: what options ask of it, and what stands in its place on rows of a store."""
+"""Arguments for building a method's backbone from options and data, or the head in its place on stored embeddings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
 def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
     """Return the weak and the strong view of stored embeddings, or ``None`` when training on images.
 
-    The weak one has noise alone. Where views are stored, both are one of these: a store keeps views of one kind.
+    The weak one only adds noise. If the store has views, both are stored ones: a store keeps views of one kind.
     """
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
@@ -43,8 +43,8 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
     """Collect the keyword arguments for building the backbone from the options and the data.
 
     Args:
-        config: of a method that trains a backbone.
-        data: says how many channels images have, or how wide rows of a store are.
+        config: options of a method that trains a backbone.
+        data: provides the number of channels of images, or the width of rows of a store.
     """
     assert isinstance(config, BackboneConfig)
     found: BackboneOptions = {

@@ -1,6 +1,6 @@
 """Methods that labelkit does not ship: found in the files or modules that ``LABELKIT_METHODS`` names.
 
-Such a file is code, which is run. Nothing but the variable names it: no checkpoint, store or option does.
+Such a file is code that is executed. Only the variable can name it: no checkpoint, store or option does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.spec import MethodSpec, OwnSource
 
 TABLE_NAME = "METHODS"
-"""What such a file calls its table: a dictionary of ``MethodSpec`` by the name of the method."""
+"""Name of the table in such a file: a dictionary of ``MethodSpec`` by the name of the method."""
 
 
 def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
@@ -28,10 +28,10 @@ def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSp
 
     Args:
         named: their names, separated as in PATH; a file ends with ``.py``.
-        shipped: names of methods that are taken.
+        shipped: names that are taken by shipped methods.
 
     Raises:
-        ConfigError: a file is not there or cannot be imported, or its table cannot be used.
+        ConfigError: a file does not exist or cannot be imported, or its table cannot be used.
     """
     found: dict[str, MethodSpec] = {}
     sources: dict[str, OwnSource] = {}
@@ -68,7 +68,7 @@ def _imported(source: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import a file under a name of its own; modules next to it are found."""
+    """Import a file under a unique name; it can import modules next to it."""
     name = f"labelkit_own_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
     assert spec is not None  # it ends with .py
@@ -86,7 +86,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _check(source: str, name: object, spec: object) -> None:
-    """Inspect a row of a table.
+    """Check a row of a table.
 
     Raises:
         ConfigError: it cannot be a method.

@@ -1,4 +1,4 @@
-"""The one table of training methods; a row makes subcommand, help, preset checks and tests appear.
+"""The table of training methods; each row adds a subcommand with help, preset checks and tests.
 
 Methods of your own, which labelkit does not ship, come from the files or modules that ``LABELKIT_METHODS`` names.
 """
@@ -104,11 +104,11 @@ METHODS: dict[str, MethodSpec] = {
 }
 
 OWN_SOURCES: dict[str, OwnSource] = {}
-"""Where methods that labelkit does not ship come from, by their names."""
+"""Sources of the methods that labelkit does not ship, by name."""
 
 
 def _take_own_methods(named: str) -> None:
-    from labelkit.methods.own import own_methods  # what it needs takes time to load
+    from labelkit.methods.own import own_methods  # its imports take time
 
     found, sources = own_methods(named, METHODS)
     METHODS.update(found)

@@ -1,4 +1,4 @@
-"""What a row of the table of methods says."""
+"""Rows of the table of methods."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class MethodSpec:
     """Registry entry of a training method: summary, options class and method class.
 
     Attributes:
-        summary: what it is for.
-        options: class of its options; or ``module:Class`` of it.
-        target: class of itself; or ``module:Class`` of it, imported on use.
+        summary: purpose of the method.
+        options: class of its options, or its name as ``module:Class``.
+        target: class of the method, or its name as ``module:Class``, imported on use.
     """
 
     summary: str
@@ -50,8 +50,8 @@ class OwnSource:
 
     Attributes:
         name: file name, or name of the module.
-        path: of the file.
-        sha256: of its content, in hex.
+        path: path of the file.
+        sha256: SHA-256 of its content, in hex.
     """
 
     name: str

@@ -6,8 +6,8 @@
                               state.json             counters, digests of the files above and of itself; written last
     checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
 
-A folder gets its final name only after every byte in it is synced, and ``last.json`` moves only after that;
-so a kill at any moment leaves the previous checkpoint in force.
+A folder gets its final name only after every byte in it is synced, and ``last.json`` is updated only after that;
+so a kill at any moment leaves the previous checkpoint valid.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class LoadedCheckpoint:
     """A checkpoint whose files have been verified.
 
     Attributes:
-        folder: where it lies.
-        state: content of ``state.json``, infinities restored.
-        warnings: newer checkpoints that had to be passed over, and why.
+        folder: the folder of the checkpoint.
+        state: content of ``state.json``, with infinities restored.
+        warnings: newer checkpoints that had to be skipped, and why.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ class CheckpointWriter:
     Args:
         folder: ``checkpoints`` of the run folder.
         rank: number of this process.
-        share: gives the main process's text to all.
+        share: returns the main process's text on every process.
         barrier: waits for all processes.
     """
 
@@ -88,7 +88,7 @@ class CheckpointWriter:
         self.rank = rank
         self._share = share
         self._barrier = barrier
-        #: Step of the last checkpoint that was looked at and found sound; kept, as later ones may not be.
+        #: Step of the last checkpoint written before any sign of failure; never pruned, as later ones may be bad.
         self.kept_step: int | None = None
 
     def save(
@@ -115,8 +115,8 @@ class CheckpointWriter:
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
             known = read_pointer(self.folder, "best")
-            # Before last.json: a resume begins after the step that it names, and would never say again that this one
-            # is the best. A checkpoint saved again has another state, so that what names it has to be written again.
+            # Before last.json: a resume starts after the step named there and would not mark this one as best again.
+            # A checkpoint that is saved again has another digest, so a pointer to it must be rewritten.
             if best or (known is not None and known["checkpoint"] == final.name):
                 commit_json(self.folder / "best.json", pointer)
             commit_json(self.folder / "last.json", pointer)
@@ -153,8 +153,8 @@ class CheckpointWriter:
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
                 commit_bytes(temporary / STATE, _seal(_to_json({**state, **header})))
                 if final.exists():
-                    # The same step saved again, for example right after a resume. The old one stays in the trash
-                    # until last.json is written: should this process die in between, load_checkpoint finds it there.
+                    # The same step is saved again, for example right after a resume. The old checkpoint stays in the
+                    # trash until last.json is written: if this process dies before, load_checkpoint finds it there.
                     final.replace(_trash(final))
                 commit_folder(temporary, final)
         except BaseException:
@@ -168,7 +168,7 @@ class CheckpointWriter:
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
         meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}
         steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
-        # newer ones are of a future that a resume from an older checkpoint gave up
+        # newer ones belong to a continuation that was abandoned by resuming from an older one
         keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
         for name in steps:
             number = int(name.removeprefix("step-"))
@@ -210,7 +210,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointDamaged: it is missing or differs from what was written.
-        CheckpointError: it is of another format.
+        CheckpointError: it has another format.
     """
     try:
         state = read_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
@@ -261,13 +261,13 @@ def load_checkpoint(
     Args:
         run: run folder, its ``checkpoints`` folder, or one checkpoint.
         which: ``last`` or ``best``.
-        say: shows a line: what was passed over, and which checkpoint is taken instead.
+        say: shows a message about skipped checkpoints and the one that is used instead.
 
     Returns:
         The checkpoint, or ``None`` if the run has none yet.
 
     Raises:
-        CheckpointDamaged: there are checkpoints and none verifies, or the one asked for does not.
+        CheckpointDamaged: checkpoints exist but none verifies, or the requested one does not.
     """
     if (run / STATE).is_file():
         return LoadedCheckpoint(run, verify_checkpoint(run))
@@ -291,7 +291,7 @@ def load_checkpoint(
     elif _is_whole(announced) and not _is_meant(announced, pointer):
         warnings.append(f"{folder / 'last.json'}: names {announced.name}, but was written for another checkpoint")
     else:
-        # a folder newer than last.json was committed but never announced; it counts when nothing else is left
+        # folders newer than last.json were committed but never recorded there; they are the last resort
         older = [path for path in steps if path.name < pointer["checkpoint"]]
         steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
     if not steps:
@@ -314,7 +314,7 @@ def load_checkpoint(
 
 def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
     named = folder / pointer["checkpoint"]
-    # perhaps the process died while it saved the same step again
+    # the process may have died while saving the same step again
     places = [named, *sorted(folder.glob(f".trash-{named.name}-*"))]
     meant = [place for place in places if _is_meant(place, pointer)]
     return next(iter([*meant, *(place for place in places if place.is_dir())]), named)
@@ -344,7 +344,7 @@ def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
 
 
 def _seal(state: dict[str, Any]) -> bytes:
-    """Canonical JSON with the digest of everything else in it, since no other file vouches for this one."""
+    """Return canonical JSON with the digest of the rest of it, since no other file verifies this one."""
     return canonical_json({**state, "sha256": _sha256(canonical_json(state).encode())}).encode()
 
 
@@ -390,10 +390,10 @@ def _from_json(value: Any) -> Any:
 def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Load parameters and buffers after checking that all are present with the expected shapes.
 
-    ``retired_tensors`` of a method names those of earlier versions that held nothing.
+    A method's ``retired_tensors`` names tensors of earlier versions that held no information; they are ignored.
 
     Raises:
-        CheckpointMismatch: naming the first few that differ.
+        CheckpointMismatch: some differ; the message names the first few.
     """
     wanted = method.state_dict()
     retired: frozenset[str] = getattr(method, "retired_tensors", frozenset())

@@ -1,4 +1,4 @@
-"""Which device to compute on, and how many images at a time."""
+"""Choice of the compute device and of the number of images per forward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def compute_device(device: str) -> torch.device:
     """Return the torch device for ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
 
     Raises:
-        ResourceError: the device is not there.
+        ResourceError: the device is not available.
     """
     wanted, _, number = device.partition(":")
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -37,6 +37,6 @@ def compute_device(device: str) -> torch.device:
 def images_at_once(device: torch.device) -> int:
     """Return the default number of images per forward pass for a device.
 
-    A CPU is as fast with 16 as with 64, and takes less memory; a GPU wants many.
+    A CPU is as fast with 16 as with 64, and uses less memory; a GPU needs large batches.
     """
     return 16 if device.type == "cpu" else 256

@@ -1,4 +1,4 @@
-"""Devices, processes and precision through accelerate (the one import of it)."""
+"""Devices, processes and precision, through accelerate (imported only here)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Runtime:
     Args:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
         precision: compute type of the network; ``fp16`` needs a GPU.
-        threads: CPU threads of torch; ``None`` leaves them.
-        deterministic: on a GPU, use algorithms that give the same bits each time; a CPU has no others.
+        threads: CPU threads of torch; ``None`` leaves torch's setting.
+        deterministic: on a GPU, use only bit-reproducible algorithms; on a CPU, all are.
 
     Raises:
-        ResourceError: the device is not there, or cannot do what is asked for.
+        ResourceError: the device is not available, or cannot do what the options require.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Runtime:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         if process_count() == 1:
-            # accelerate keeps device and precision for the life of the process; a notebook may want others
+            # accelerate fixes device and precision for the life of the process; a notebook may need others
             AcceleratorState._reset_state(reset_partial_state=True)
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
@@ -129,7 +129,7 @@ class Runtime:
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
         """Reduce a tensor by sum or maximum over processes, with the same bits on every process.
 
-        This is ``algorithms.sinkhorn.Reduce``: a solver whose rows are shared out exchanges only this.
+        This is ``algorithms.sinkhorn.Reduce``: solvers with rows distributed over processes exchange only such results.
         """
         if self.world_size == 1:
             return value
@@ -143,8 +143,8 @@ class Runtime:
 
         Args:
             values: (m, ...) rows of this process; m may differ between processes.
-            positions: (m,) int64, where they belong in [0, total).
-            total: rows of the table.
+            positions: (m,) int64, their positions in the table, in [0, total).
+            total: number of rows of the table.
 
         Returns:
             (total, ...) on the CPU, equal on every process.
@@ -152,7 +152,7 @@ class Runtime:
         parts = [(values.cpu(), positions.cpu())]
         if self.world_size > 1:
             parts = gather_object(parts)
-        # whole batches are dealt out, so that a process may have no rows, and not know their width
+        # whole batches are distributed, so a process may have no rows and not know their width
         table = torch.zeros((total, *max(rows.shape for rows, _ in parts)[1:]), dtype=values.dtype)
         for rows, places in parts:
             if len(rows):
@@ -163,18 +163,18 @@ class Runtime:
         """Move a module to the device and, under a process group, wrap it so that gradients are averaged."""
         module = module.to(self.device)
         if self.device.type == "cuda" and self._is_half:
-            # half-precision convolutions of NVIDIA's work on channels that are last; others would be copied each time
+            # NVIDIA's half-precision convolutions need channels-last memory; other layouts would be copied each time
             module = module.to(memory_format=torch.channels_last)
         if self.world_size == 1:
             return module
-        # torch's own mark for what a process need not be sent at every step
+        # torch's own attribute for tensors that need not be synchronized at every step
         module._ddp_params_and_buffers_to_ignore = list(getattr(module, "equal_buffers", ()))  # type: ignore[assignment] # not annotated there
         prepared: T = self._accelerator.prepare_model(module)
         return prepared
 
     def compile(self, module: nn.Module) -> None:
         """Compile the backbones inside a module when they first run."""
-        # student, teacher and master, in training, in evaluation and by statistics of the batch
+        # variants: student, teacher and master; in training, in evaluation and with batch statistics
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         for part in module.modules():
             if isinstance(part, Backbone):
@@ -184,7 +184,7 @@ class Runtime:
     def share_statistics(self, module: nn.Module) -> None:
         """Copy the main process's running statistics of batch normalization to every process, in place.
 
-        Each process moves its own in a step; a checkpoint holds the main one's, and training goes on with them.
+        Each process updates its own in a step; checkpoints store the main one's, with which training continues.
         """
         if self.world_size == 1:
             return
@@ -257,27 +257,27 @@ def peak_resident_bytes() -> int:
 def keep_freed_memory() -> None:
     """Configure the C library to keep large freed blocks instead of returning them to the system.
 
-    A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
-    first, which takes about as long as the network itself. Elsewhere nothing is changed.
+    A forward pass allocates and frees blocks of many MiB at every layer. glibc maps each again, and the system zeroes
+    it first, which takes about as long as the network itself. Other C libraries and systems are left unchanged.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         mallopt = ctypes.CDLL(None).mallopt
-        # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
+        # <malloc.h>: M_MMAP_MAX (mapped blocks), then M_TRIM_THRESHOLD (free memory above which some is returned)
         mallopt(-4, 0)
         mallopt(-1, 2**31 - 1)
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
-    """Choose how a GPU computes, for this process.
+    """Configure how this process computes on a GPU.
 
     Raises:
-        ResourceError: it cannot do the same twice.
+        ResourceError: the device has no deterministic algorithms.
     """
     if deterministic and device.type != "cuda":
         raise ResourceError(
             "--deterministic", f"torch has no deterministic algorithms for {device.type}", "Use --device cpu."
         )
-    # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
+    # by default, torch computes convolutions in TF32, which has ten bits, even in views and under float32
     torch.backends.cudnn.allow_tf32 = False
     if device.type != "cuda":
         return
@@ -286,7 +286,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = deterministic
     torch.use_deterministic_algorithms(deterministic)
-    # only uninitialized memory would be filled, at a cost
+    # it would only fill uninitialized memory, at a cost
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -294,12 +294,12 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def explain_nondeterminism() -> Iterator[None]:
-    """Raise an error with a remedy inside a ``with`` block if an operation is not deterministic.
+    """Raise an error with a remedy if an operation inside a ``with`` block is not deterministic.
 
     In deterministic mode, `FixedOrder` gives bicubic resizing a deterministic form.
 
     Raises:
-        ResourceError: torch refused one.
+        ResourceError: torch refused an operation.
     """
     try:
         with FixedOrder() if torch.are_deterministic_algorithms_enabled() else nullcontext():
@@ -319,7 +319,7 @@ def explain_nondeterminism() -> Iterator[None]:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the global generators of torch, NumPy and Python for one training step.
 
-    The last two are for third-party code. They are in checkpoints, which would else differ from run to run.
+    NumPy and Python are seeded for third-party code; otherwise, checkpoints with their states would differ by run.
     """
     generator = keyed_generator(seed, "step", step, rank)
     torch.manual_seed(int(generator.integers(2**63 - 1)))
@@ -331,7 +331,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
     """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU.
 
     Args:
-        device: of the run; on a CPU, CUDA is not asked, which would take memory of the GPU.
+        device: device of the run; on a CPU, CUDA is not queried, since that would use GPU memory.
     """
     states = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
@@ -361,7 +361,7 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
 class FixedOrder(TorchFunctionMode):
     """Context that replaces bicubic resizing with a gradient by deterministic matrix products.
 
-    Results differ from torch's own by rounding, under autocast too: it is off inside.
+    Results differ from torch's own by rounding, even under autocast, which is off inside.
     """
 
     def __torch_function__(
@@ -399,6 +399,6 @@ def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What each of ``old`` places gives to each of ``new``, (new, old); a copy to a GPU in each step would wait."""
+    """Return the weights of old for new positions, (new, old); cached, as a copy to a GPU in each step would stall."""
     identity = torch.eye(old)[None, None]
     return F.interpolate(identity, size=(new, old), mode="bicubic", antialias=True)[0, 0].to(device, dtype)

@@ -1,4 +1,4 @@
-"""The processes that torchrun started for one training."""
+"""Communication among the processes that torchrun started for one training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-# Processes wait for each other while one finds neighbors, scores or publishes, which takes hours of a large set. NCCL
-# gives up after ten minutes, gloo after thirty.
+# Processes wait while one of them finds neighbors, computes scores or publishes, which takes hours for a large set.
+# By default, NCCL gives up after ten minutes and gloo after thirty.
 LONGEST_WAIT: Final = timedelta(hours=24)
 
 
@@ -20,20 +20,20 @@ def process_count() -> int:
 
 
 def this_process() -> tuple[int, int]:
-    """Return the number of this process in its process group, and how many there are; (0, 1) without a group."""
+    """Return the rank of this process and the number of processes in its group; (0, 1) without a group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
 
 
 class _Gather(torch.autograd.Function):
-    """All parts of a batch in its order; the gradient of every process reaches the part it is about."""
+    """Gather of all parts of a batch in its order; each part receives its gradients from all processes."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:
         parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
         torch.distributed.all_gather(parts, part.contiguous())
-        # images are dealt out one by one
+        # images are distributed to the processes one by one
         return torch.stack(parts, dim=1).flatten(0, 1)
 
     @staticmethod
@@ -46,11 +46,11 @@ class _Gather(torch.autograd.Function):
 def gather_batch(part: Tensor) -> Tensor:
     """Gather a value of every image of the batch from all processes, in the order of the batch.
 
-    Every process computes the same loss of the result; its gradient is then that of the whole batch once the
-    gradients of the parameters are averaged, since each part gets the sum over processes.
+    Every process must compute the same loss from the result. Averaging the gradients of the parameters then yields the
+    gradient of the whole batch, since each part gets the sum over processes.
 
     Args:
-        part: (b, ...) of this process's images; equally many on each.
+        part: (b, ...) of this process's images; the same number on each process.
 
     Returns:
         (b * processes, ...); gradients flow.

@@ -1,10 +1,10 @@
-"""Signs that training goes wrong, and what is done about them: a warning, or an end with the last good checkpoint kept.
+"""Detection of failing training, which leads to a warning or ends the run and keeps the last good checkpoint.
 
-What is looked at costs next to nothing: at a logged step the loss, which is read then anyhow; after an epoch, but not
-after each of a small set, the features of a few images, always the same ones; and how many clusters are in use.
+The checks cost next to nothing. They use the loss at a logged step, where it is read anyway; the features of a few
+images, always the same, after an epoch (for a small set, not after every one); and the number of clusters in use.
 
-A sign is believed when it is there several times in a row, since a network from scratch tells nothing apart at first,
-and a single batch may be odd. Weights that are not finite are not a matter of taste: they end every run.
+A sign counts only when it appears several times in a row, since a network from scratch distinguishes nothing at first
+and a single batch may be unusual. Weights that are not finite end every run, whatever the mode.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from labelkit.errors import DivergenceError
 
 GuardMode = Literal["none", "warn", "stop"]
 
-#: Images that are trained on from one look to the next, so that looking costs less than a hundredth of the training.
+#: Images to train on between two checks of the features, so that checks cost less than a hundredth of the training.
 LOOK_EVERY: Final = 8192
-#: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
+#: Number of images whose features are checked: enough to measure their spread, few compared with an epoch.
 SAMPLE: Final = 64
-#: Times in a row after which a sign ends a run, where it has a warning the time before.
+#: Consecutive occurrences of a sign that end a run; the occurrence before that prints a warning.
 TIMES, TIMES_CLUSTERS = 3, 5
-#: A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
+#: Minimum steps that a collapse lasts: a new network distinguishes nothing at first, and small sets have short epochs.
 MIN_COLLAPSED_STEPS: Final = 200
 #: Multiple of the first step's loss, or of 1, above which a loss has exploded; in measured presets it stays below 10.
 LOSS_RATIO: Final = 100
-#: Spread of features below which they are all alike; in measured presets it stays above 0.01.
+#: Spread of features below which they have collapsed; in measured presets it stays above 0.01.
 MIN_SPREAD: Final = 1e-4
 _SIGNS: Final = ("loss", "features", "clusters")
 
@@ -43,8 +43,8 @@ class Guard:
     """Detector of failed training that warns once of each sign and stops the run if one persists.
 
     Args:
-        mode: ``stop``, only ``warn``, or look at ``none``.
-        say: shows a line to a person.
+        mode: ``stop``, ``warn`` only, or ``none`` (no checks).
+        say: shows a message to the user.
 
     Attributes:
         good_step: step of the last checkpoint that was written without any sign; 0 = none yet.
@@ -54,7 +54,7 @@ class Guard:
     say: Callable[[str], None]
     good_step: int = 0
     _first_loss: float | None = None
-    _seen: dict[str, list[int]] = field(default_factory=dict)  # times in a row, and step of the first of them
+    _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
     _warned: set[str] = field(default_factory=set)
     _looked_at: int = 0
 
@@ -75,14 +75,14 @@ class Guard:
         self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
 
     def look_is_due(self, step: int, batch_size: int) -> bool:
-        """Return whether enough images were trained on since the features were last looked at."""
+        """Return whether training used enough images since the last check of the features."""
         return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
 
     def at_features(self, spread: float, step: int) -> None:
         """Check the ``feature_spread`` of a few images after an epoch.
 
         Raises:
-            DivergenceError: features have been alike for long.
+            DivergenceError: the features have been nearly equal for too long.
         """
         self._looked_at = step
         problem = (
@@ -94,10 +94,10 @@ class Guard:
             self.good_step = step
 
     def at_clusters(self, used: float, step: int) -> None:
-        """Check the number of clusters in use among images that a monitor named.
+        """Check the number of clusters in use among images that a monitor assigned to clusters.
 
         Raises:
-            DivergenceError: there has been a single one for long.
+            DivergenceError: only one cluster has been in use for too long.
         """
         problem = (
             "one cluster is in use: training collapsed",
@@ -106,7 +106,7 @@ class Guard:
         self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)
 
     def _judge(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
-        """Count how often a sign (problem and remedy) was there in a row, over how many steps."""
+        """Count consecutive occurrences of a sign (problem and remedy); warn, or stop the run, if it persists."""
         if sign is None or self.mode == "none":
             self._seen.pop(name, None)
             return
@@ -156,11 +156,11 @@ def check_weights(module: nn.Module, where: str) -> None:
     """Check that all weights and running statistics are finite.
 
     Raises:
-        DivergenceError: naming the first ones.
+        DivergenceError: some are not; the message names the first ones.
     """
     named: dict[str, Tensor] = dict(module.named_parameters())
     named |= {name: value for name, value in module.named_buffers() if name.endswith(("running_mean", "running_var"))}
-    # one copy for all: each would wait for the GPU
+    # one copy for all, since each copy waits for the GPU
     finite = torch.stack([value.detach().isfinite().all() for value in named.values()]).tolist()
     broken = [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]
     if broken:

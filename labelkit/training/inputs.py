@@ -1,4 +1,4 @@
-"""What a run hands over before its first step: to its method, and to its judge, which alone gets the truth."""
+"""Inputs that a run passes, before its first step, to its method and to its monitor, which judges with true classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HeldOut:
     """Held-out images and their labels for evaluation.
 
     Attributes:
-        bank: they, and nothing else.
+        bank: the held-out images, and no others.
         labels: (m,) int64 class of each row of its data set, -1 = unknown.
     """
 
@@ -31,16 +31,16 @@ class RunInputs:
     """Inputs that a run offers its method besides options and ``DataInfo``.
 
     Attributes:
-        dataset_name: of the images that are trained on.
-        sample_ids: (n,) their names.
-        source: reads them as they are stored.
-        digest: computes the identity of their listing; without the scenes, if there are images of one object too.
-        folder: of the run; it need not exist yet.
-        is_new: nothing was trained yet; a resumed run has its state in its checkpoint.
+        dataset_name: name of the data set of the training images.
+        sample_ids: (n,) names of the images.
+        source: reads the images as they are stored.
+        digest: computes the identity of the image listing, without scenes if there are also images of one object.
+        folder: folder of the run; it need not exist yet.
+        is_new: nothing was trained yet; a resumed run takes its state from its checkpoint.
         writes: files may be written; a dry run writes none.
-        say: shows a line to a person.
-        truth: option to the (n,) int64 class of each row, hidden or not, -1 = unknown: for a comparison with labels
-            that nobody has. No method asks for it on its own.
+        say: shows a message to the user.
+        truth: returns the (n,) int64 class of each row, hidden or not, -1 = unknown, for the option named in the call:
+            for comparison with labels that nobody has. No method calls it on its own.
     """
 
     dataset_name: str
@@ -62,8 +62,8 @@ class MonitorInputs:
         rows: (m,) int64, rows of the training set that can be read.
         truth: (n,) int64 class of each row of the training set, -1 = unknown.
         sample_ids: (n,) names of the images.
-        held_out: images to judge by; ``None`` if there are none.
-        write_text: commits a text file of the run: name and text.
+        held_out: images to evaluate on; ``None`` if there are none.
+        write_text: writes a text file of the run atomically, from its name and text.
     """
 
     rows: NDArray[np.int64]

@@ -1,8 +1,8 @@
-"""The base class of methods: a list of events over shared parts.
+"""Base class of training methods: a list of events over shared parts.
 
-The trainer owns the clock, the device, precision, logging and checkpoints. A method says what it
-wants next (``phases``), what one step is (``training_step``), and what happens at the events. Its state is what it
-registers: parameters and buffers travel through checkpoints, other values go through ``extra_state``.
+The trainer owns the clock, the device, precision, logging and checkpoints. A method defines what comes next
+(``phases``), one step (``training_step``), and what happens at the events. Checkpoints save its registered state:
+parameters and buffers directly, and other values through ``extra_state``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class StepOutput:
     """Loss and logged scalars of one training step.
 
     Attributes:
-        loss: scalar to descend.
-        logs: scalars to log, detached; not moved off the device unless they are written.
+        loss: scalar to minimize.
+        logs: scalars to log, detached; moved off the device only if they are written.
     """
 
     loss: Tensor
@@ -55,7 +55,7 @@ class Phase:
         steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
         pairing: what second views show; default: the same image as the first ones.
         lr: learning rate at a step of the phase, counted from 0; default: the run's own.
-        weight_decay: likewise, of groups of parameters with ``is_decayed``; default: as they were built.
+        weight_decay: likewise, for parameter groups with ``is_decayed``; default: as they were built.
         betas: likewise, decays of Adam's moments; default: as the optimizer was built.
     """
 
@@ -79,16 +79,16 @@ class FullPass:
     """Settings of an inference pass that runs each image through a network exactly once.
 
     Attributes:
-        mode: of the method's modules. ``eval``; ``batch-statistics``: the same, but normalization uses the statistics
-            of the batch and leaves the running ones alone; ``train``: dropout and running statistics as in training.
-        view: how an image is prepared; default: the method's ``eval_view``. One with randomness gets new numbers at
-            every step of the run.
+        mode: mode of the method's modules. ``batch-statistics``: like ``eval``, but normalization uses the statistics
+            of the batch and does not update the running ones; ``train``: dropout and running statistics as in training.
+        view: transform of each image; default: the method's ``eval_view``. A random one is drawn again at every step of
+            the run.
         order: ``rows``: as listed; ``fixed``: one permutation for the whole run; ``new``: another at every step.
-            Neighbors of an image decide its batch statistics, so files sorted by class must not stay together.
-        batch_size: images of a batch; default: up to 512. Batches are the same for any number of processes.
-        bank: other images than the ones trained on.
-        draw: number of the view, where an image is looked at in several views of one step.
-        by_network: images are looked at through ``network.embed`` alone, which may get what was kept of them.
+            Batch statistics depend on which images share a batch, so files sorted by class must not stay together.
+        batch_size: images per batch; default: up to 512. Batches are the same for any number of processes.
+        bank: images to use instead of the training images.
+        draw: number of the view, if one step uses several views of an image.
+        by_network: only ``network.embed`` processes the images, so it may get their cached frozen outputs instead.
     """
 
     mode: PassMode = "eval"
@@ -101,29 +101,29 @@ class FullPass:
 
 
 def _nothing(*values: object) -> None:
-    """Do what a state without a trainer does with logs, warnings, gradients and optimizers."""
+    """Ignore logs, warnings, gradients and optimizers, as a state without a trainer does."""
 
 
 @dataclass(slots=True)
 class TrainState:
     """State of the run, and services of the trainer, that a method receives at an event.
 
-    Without arguments it is that of a method outside of a run: before the first step, alone, and nobody listens.
+    Without arguments it is the state of a method outside of a run: before the first step, in a single process.
 
     Attributes:
-        epoch: number of the running pass, from 0.
-        step: updates finished; what is asked for holds in the next one.
-        steps_per_epoch: updates of the running pass.
-        phase: number of the running phase, from 0.
-        step_in_phase: updates finished in it.
-        phase_steps: updates of all of it.
-        log_now: the coming step's logs are written, so costly ones are worth computing.
+        epoch: number of the current epoch, from 0.
+        step: updates finished; values at this step apply to the next update.
+        steps_per_epoch: updates in the current epoch.
+        phase: number of the current phase, from 0.
+        step_in_phase: updates finished in this phase.
+        phase_steps: updates in the whole phase.
+        log_now: the logs of the next step are written, so costly ones are worth computing.
         is_main: this process writes files.
         combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
-        log: writes a line of its own to the log: what it is about, and its values.
-        warn: shows a line to a person.
-        batches: batches of a phase for a training loop inside an event; keep its epoch apart from those of the run.
-        average_gradients: gives parameters the mean of their gradients over processes, in such a loop.
+        log: writes a separate line to the log, from its kind and its values.
+        warn: shows a message to the user.
+        batches: batches of a phase for a training loop inside an event, with an epoch number unused by the run.
+        average_gradients: averages the gradients of parameters over processes, in such a loop.
     """
 
     epoch: int = 0
@@ -155,7 +155,7 @@ class TrainState:
         Args:
             network: images (b, c, h, w) to (b, d).
             rows: rows of the data set; default: all that can be read.
-            how: in which mode and order; default: evaluation, in the order of ``rows``.
+            how: mode and order of the pass; default: evaluation, in the order of ``rows``.
 
         Returns:
             (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
@@ -171,12 +171,12 @@ class TrainState:
         """Run ``network`` over the images like ``embed``, but return only the results of this process.
 
         Returns:
-            (m, d) float32 on the CPU and (m,) int64, the rows they belong to; over all processes each row once.
+            (m, d) float32 on the CPU and (m,) int64, their rows; over all processes, each row occurs once.
         """
         return self.local_pass(network, rows, how)
 
     def mean_count(self, count: float) -> float:
-        """Return the mean over processes of a count of this one."""
+        """Return the mean over processes of a count that each of them made."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)
@@ -200,12 +200,12 @@ class ScoreTable:
 class Monitor(ABC):
     """Evaluator of the network after an epoch, which may use labels hidden from the method."""
 
-    #: ``before`` is worth a call.
+    #: Whether ``before`` returns scores.
     compares_with_start: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Return metrics; raise ``DivergenceError`` when going on is useless."""
+        """Return metrics; raise ``DivergenceError`` when continuing is useless."""
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return scores of the features before training, for a later comparison; empty by default."""
@@ -227,7 +227,7 @@ class Monitor(ABC):
         """Return the JSON values that a resumed run needs; empty by default."""
         return {}
 
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to take
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to restore
         """Restore the state returned by ``extra_state``."""
 
 
@@ -241,14 +241,14 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
     best_metric: ClassVar[str] = "loss"
-    #: Training runs backbones as a whole, so that they can be compiled.
+    #: Whether training runs backbones as a whole, so that they can be compiled.
     runs_whole_backbone: ClassVar[bool] = True
-    #: Buffers that are equal on every process without being sent to it.
+    #: Names of buffers that are equal on every process without synchronization.
     equal_buffers: tuple[str, ...] = ()
 
-    #: What embeds images; set by the method's ``__init__``.
+    #: Network that embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
-    #: Where the run is.
+    #: State of the run at its last step.
     _state: TrainState = TrainState()
 
     def __init__(self, config: ConfigT, data: DataInfo) -> None:
@@ -260,14 +260,14 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Load what the options refer to, such as files, before training starts or resumes.
 
         Args:
-            inputs: what the run has.
+            inputs: information and services of the run.
         """
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
         """Return the monitor that evaluates the method after an epoch, or ``None`` by default.
 
         Args:
-            inputs: what the monitor may know. The method must keep nothing of it.
+            inputs: what the monitor may know; the method must not store any of it.
         """
         return None
 
@@ -291,7 +291,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
 
         Default: from ``phases``. A phase may depend on state that a checkpoint carries, and must be the same when it is
-        asked for again.
+        requested again.
         """
         phases = self.phases(rows)
         return phases[index] if index < len(phases) else None
@@ -320,7 +320,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Allow training steps to take cached outputs of the frozen part of the network instead of images.
 
         Returns:
-            What is kept of each view; ``None``: the method has no such part.
+            The part whose outputs are cached for each view; ``None``: the method has no such part.
 
         Raises:
             ConfigError: with these options nothing is frozen, or it changes from pass to pass.

@@ -1,4 +1,4 @@
-"""Optimizers, and their state under parameter names, so that a change of order cannot mix up moments."""
+"""Optimizers, and their state stored by parameter name, so that a change of order cannot mix up moments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_optimizer(
     """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
-        ValueError: unknown name, or nothing to train.
+        ValueError: the name is unknown, or nothing is trainable.
     """
     trained = ({**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups)
     kept = [group for group in trained if group["params"]]
@@ -80,7 +80,7 @@ def load_named_optimizer_state(
             raise CheckpointMismatch(where, f"contains optimizer state of {name!r}, which is not trained here", "")
         parameter = parameters[name]
         if isinstance(value, Tensor):
-            # Adam's step counter stays on the CPU, as a fresh optimizer has it.
+            # Adam's step counter stays on the CPU, as in a new optimizer.
             device = parameter.device if value.ndim else torch.device("cpu")
             optimizer.state[parameter][key] = value.to(device).clone()
         else:

@@ -1,4 +1,4 @@
-"""The run folder: what a training run leaves behind, and who may write to it.
+"""The run folder: the files of a training run, and the lock for writing them.
 
 runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
 environment.json  versions, devices, threads
@@ -9,7 +9,7 @@ summary.json      written when the run is complete
 checkpoints/      see checkpoint.py
 .lock             held by the one run that writes here
 
-What a run writes while it trains: lines of ``metrics.jsonl``, and TensorBoard events if they are asked for.
+While it trains, a run writes lines of ``metrics.jsonl``, and TensorBoard events if requested.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunDir:
 
     Args:
         path: the folder.
-        writes: this process writes files (the main one of several).
+        writes: whether this process writes files (the main one of several).
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
@@ -70,10 +70,10 @@ class RunDir:
         """Create or take over the run folder and lock it, changing nothing in it before ``begin``.
 
         Raises:
-            OutputExistsError: the folder is there and neither flag is given.
+            OutputExistsError: the folder has contents and neither flag is set.
             ConfigError: ``--resume`` finds no run.
             BusyError: another process is writing here.
-            ResourceError: the folder cannot be made.
+            ResourceError: the folder cannot be created.
         """
         try:
             if self.path.exists() and not self.path.is_dir():
@@ -145,7 +145,7 @@ class RunDir:
             raise BusyError(str(self.path), problem, "Wait for its end, or choose another --out.")
 
     def _clear(self) -> None:
-        """Remove all files of a run, the options last: they make the rest a run, should this process die here."""
+        """Remove all files of a run, the options last, so that the rest is still a run if this process dies."""
         options = self.path / CONFIG
         for folder, folders, files in os.walk(self.path, topdown=False):
             for name in [*folders, *files]:
@@ -201,7 +201,7 @@ def _is_own(path: Path, run: Path) -> bool:
 
 
 def _foreign(run: Path) -> list[str]:
-    """Return what is in a run folder and no training writes, sorted; a link is such a thing."""
+    """Return the sorted paths in a run folder that training does not write, including all links."""
     found = [Path(folder, name) for folder, folders, files in os.walk(run) for name in (*folders, *files)]
     return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
 
@@ -212,7 +212,7 @@ def is_file_of_run(path: Path) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
-    # many a folder has a config.yaml
+    # other folders may have a config.yaml, too
     try:
         with open_regular(folder / CONFIG) as file:
             return file.readline().startswith(_COMMAND.encode())
@@ -221,7 +221,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Round to what JSON can hold: NaN and infinities become null."""
+    """Replace NaN and infinities, which JSON cannot hold, by null."""
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, float):
@@ -258,7 +258,7 @@ def read_split(run: Path) -> dict[str, Any]:
     """Return the ``split.json`` of a run folder: its training images and usable labels.
 
     Raises:
-        CheckpointDamaged: it is missing, or not what training writes.
+        CheckpointDamaged: it is missing, or differs from what training writes.
     """
     path = run / SPLIT
     try:
@@ -269,7 +269,7 @@ def read_split(run: Path) -> dict[str, Any]:
             raise ValueError("the numbers of images differ")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes contains unknown classes")
-        labels = found.get("labels", found["split"]["labeled"])  # an earlier version kept no labels
+        labels = found.get("labels", found["split"]["labeled"])  # an earlier version stored no labels
         if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
             range(len(found["class_names"]))
         ):
@@ -290,17 +290,17 @@ def check_same_options(
     """Check that a resumed run has the options that it was started with.
 
     Args:
-        run: its folder.
-        method: its name.
-        options: of now.
+        run: the run folder.
+        method: name of the method.
+        options: the current options.
         allowed: options that may differ.
-        before: of options that a run of an earlier version lacks, the value that means the same.
+        before: for options that a run of an earlier version lacks, the values with the same meaning.
 
     Returns:
-        what is to be said of a run that is made longer; ``None`` where it is not.
+        A message about a run that is extended; ``None`` for other runs.
 
     Raises:
-        CheckpointMismatch: naming every option that differs.
+        CheckpointMismatch: options differ; the message names all of them.
     """
     saved_method, written = read_run_config(run)
     saved = {**(before or {}), **written}
@@ -315,10 +315,10 @@ def check_same_options(
         if key == "epochs" and options.get(key, 0) > saved.get(key, 0):
             continue
         if key == "label_split" and "auto" in (saved.get(key), options.get(key)):
-            continue  # its meaning depends on version and data; the split that came of it is compared itself
+            continue  # its meaning depends on version and data; the resulting split is compared instead
         differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
     if differing:
-        # the file of the run cannot say what was no option then
+        # the file of the run lacks options that did not exist then
         younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
         raise CheckpointMismatch(
             str(run / CONFIG),

@@ -1,4 +1,4 @@
-"""What a training run has come to, and whether its checkpoints are whole; nothing is written."""
+"""Status of a training run, and whether its checkpoints are intact; nothing is written."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class CheckpointStatus:
     """State and faults of one checkpoint.
 
     Attributes:
-        folder: where it lies.
-        state: content of its ``state.json``; empty where that cannot be read.
-        faults: all that is wrong; without any, it verifies.
+        folder: the folder of the checkpoint.
+        state: content of its ``state.json``; empty if it cannot be read.
+        faults: all faults found; without any, the checkpoint verifies.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class CheckpointStatus:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the files that its state names."""
+        """Return the size in bytes of the files that its state lists."""
         return sum(recorded["size"] for recorded in self.state.get("files", {}).values())
 
 
@@ -43,15 +43,15 @@ class TrainingStatus:
 
     Attributes:
         folder: the run.
-        method: name of the method; ``None`` where the options cannot be read.
-        options: as the run was started with.
+        method: name of the method; ``None`` if the options cannot be read.
+        options: options that the run was started with.
         is_running: whether a process trains into it now.
         is_finished: whether it has the summary that is written at the end.
-        checkpoints: all, the oldest first.
-        last, best: names that ``last.json`` and ``best.json`` give, if they do.
+        checkpoints: all checkpoints, the oldest first.
+        last, best: names of the checkpoints in ``last.json`` and ``best.json``, if any.
         last_record: the last whole line of ``metrics.jsonl``.
         metrics_bytes: length of that file.
-        faults: what is wrong with anything but a checkpoint.
+        faults: faults of anything but checkpoints.
     """
 
     folder: Path
@@ -81,11 +81,11 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
     Args:
         run: the folder.
-        report: gets 1 for each checkpoint.
+        report: called with 1 for each checkpoint.
 
     Raises:
         CheckpointError: it is not a run folder.
-        ResourceError: the system does not let us read it.
+        ResourceError: the system does not allow reading it.
     """
     status = TrainingStatus(run)
     try:
@@ -116,7 +116,7 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
             found = checkpoint_status(path)
-            # a running training may have removed it meanwhile
+            # a training in progress may have removed it in the meantime
             if path.is_dir():
                 status.checkpoints.append(found)
             report(1)
@@ -152,7 +152,7 @@ def _check_json(run: Path, status: TrainingStatus) -> None:
 
 
 def _read_metrics(path: Path, status: TrainingStatus) -> None:
-    """Take the last whole line; what follows it was torn by a kill, which a resume drops."""
+    """Read the last complete line; a kill may leave part of another one after it, which a resume drops."""
     if not path.exists():
         return
     with open_regular(path) as file:

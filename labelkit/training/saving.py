@@ -1,4 +1,4 @@
-"""A whole run into a checkpoint, and out of it again, so that a resumed run ends with the same bits."""
+"""State of a run as saved in checkpoints, so that a resumed run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EpochMeans:
     """Running sums of the logged scalars except diagnostics (``diag/...``), for the means of an epoch.
 
     Attributes:
-        count: steps that were added.
+        count: number of steps that were added.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class EpochMeans:
         """Return the means of the scalars and reset the sums.
 
         Args:
-            mean: of a scalar over the processes.
+            mean: averages a scalar over the processes.
         """
-        # sorted: a restored epoch has its sums in another order, and processes exchange them one by one
+        # sorted, since a restored epoch has its sums in another order and processes exchange them one by one
         means = {name: float(mean(value / self.count)) for name, value in sorted(self._sums.items())}
         self._sums, self.count = {}, 0
         return means
@@ -70,8 +70,8 @@ class Clock:
     Attributes:
         epoch: the running epoch, from 0.
         step: optimizer updates finished.
-        step_in_epoch: of these, in the running epoch.
-        phase: the running phase, from 0; the last one when all are over.
+        step_in_epoch: updates finished in the running epoch.
+        phase: the running phase, from 0; the last one after the end of training.
         phase_epoch, phase_step: epochs and updates before that phase.
     """
 
@@ -88,10 +88,10 @@ class Progress:
     """Clock, best score and metrics of a run, as saved in checkpoints.
 
     Attributes:
-        clock: where it is.
+        clock: current position.
         best: lowest value of the method's ``best_metric``; ``None`` before the first epoch.
-        metrics: of the last epoch.
-        means: of the running one.
+        metrics: metrics of the last epoch.
+        means: sums for the means of the running epoch.
     """
 
     clock: Clock = field(default_factory=Clock)

@@ -1,9 +1,9 @@
-"""Values that change during training, as pure functions of the clock: nothing to save, nothing to drift.
+"""Values that change during training, as pure functions of the clock: no state to save, none that drifts.
 
-The options of a run check the ranges of their numbers.
+The ranges of the numbers are checked by the options of a run.
 
 Departure: a warm-up of w steps begins at ``peak / (w + 1)`` and reaches the peak in the step after it; DINO's released
-code begins at 0, which leaves the network as it is, and reaches the peak in the last step of the warm-up.
+code begins at 0, which leaves the network unchanged, and reaches the peak in the last step of the warm-up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from labelkit.options.training import TrainConfig
 
 BETAS = (0.9, 0.999)
-"""Decays of Adam's moments unless others are asked for."""
+"""Default decays of Adam's moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class LearningRate:
         peak: highest value, > 0.
         epochs: length of the run.
         shape: ``cosine``, ``constant`` or ``step``.
-        final_ratio: final over highest value (cosine), reached at ``epochs``.
+        final_ratio: ratio of the final to the highest value (cosine), reached at ``epochs``.
         warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
         drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
         drop_factor: in (0, 1).
-        moves_each_step: inside an epoch the value follows the share of it that is over; else it stays.
+        moves_each_step: the value also changes inside an epoch; otherwise it stays constant there.
 
     The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
     in epochs; t may be a fraction.
@@ -71,7 +71,7 @@ class LearningRate:
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
 
     def within(self, epoch: int, share: float) -> float:
-        """Return the learning rate inside an epoch of which a fraction in [0, 1) is over."""
+        """Return the learning rate at a fraction in [0, 1) of an epoch."""
         return self.at(epoch + share if self.moves_each_step else epoch)
 
 
@@ -102,7 +102,7 @@ class GrowingWeight:
     shape: str = "linear"
 
     def __call__(self, step: int) -> float:
-        """Value at a step, from 0."""
+        """Return the weight at a step, counted from 0."""
         if self.shape == "sigmoid":
             return self.full * sigmoid_ramp(step, self.steps)
         return self.full * (min(step / self.steps, 1.0) if self.steps else 1.0)
@@ -111,7 +111,7 @@ class GrowingWeight:
 def horizon_decay(steps: int, largest: float = 0.999) -> float:
     """Return the maximum useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 
-    A mean over longer than a tenth of the phase would still be about where it started. Source: snowball,
+    A mean over longer than a tenth of the phase would still mostly reflect its start. Source: snowball,
     specification 3.2 (ours).
     """
     return min(largest, max(0.0, 1 - 10 / steps))
@@ -135,7 +135,7 @@ class EMADecay:
     ramp_steps: int
 
     def __call__(self, step: int) -> float:
-        """Decay at an update of the run, counted from 1."""
+        """Return the decay at an update of the run, counted from 1."""
         return min(1 - 1 / (step + 1), self.low if step < self.ramp_steps else self.high)
 
 
@@ -148,7 +148,7 @@ class PhaseLearningRate:
         steps: length of the phase, T.
         shape: ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))``; ``fixmatch``: ``peak cos(7 pi t / 16 T)``;
             ``ramps``: sigmoid growth at the start and ``exp(-12.5 x^2)`` at the end, x from 0 to 1 (Mean Teacher).
-        horizon: h >= 1, by how much longer than the phase the cosine is.
+        horizon: h >= 1, length of the cosine divided by that of the phase.
         ramp_up, ramp_down: shares of the phase that the ramps take.
     """
 
@@ -160,7 +160,7 @@ class PhaseLearningRate:
     ramp_down: float = 0.0
 
     def __call__(self, step: int) -> float:
-        """Value at a step."""
+        """Return the learning rate at a step."""
         share = step / self.steps
         if self.shape == "constant":
             return self.peak
@@ -180,7 +180,7 @@ class AdamMoments:
     Args:
         steps: length of the phase, T.
         ramp_up, ramp_down: shares of the phase in which the rate grows and falls.
-        beta1_end: the first one at the end; before it is 0.9, and with x as of `PhaseLearningRate` it is
+        beta1_end: the first one at the end; 0.9 before the ramp, and inside it, with x as in `PhaseLearningRate`,
             ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``.
         beta2_start: the second one while the rate grows; then 0.999.
 
@@ -194,14 +194,14 @@ class AdamMoments:
     beta2_start: float = BETAS[1]
 
     def __call__(self, step: int) -> tuple[float, float]:
-        """Values at a step."""
+        """Return both betas at a step."""
         fallen = _falling(step / self.steps, self.ramp_down)
         second = self.beta2_start if step < self.ramp_up * self.steps else BETAS[1]
         return self.beta1_end + (BETAS[0] - self.beta1_end) * fallen, second
 
 
 def _falling(share: float, length: float) -> float:
-    """``exp(-12.5 x^2)`` in the last ``length`` of a phase, x from 0 to 1; 1 before."""
+    """Return ``exp(-12.5 x^2)`` in the last ``length`` of a phase, x from 0 to 1; 1 before."""
     return math.exp(-12.5 * (max(0.0, share - (1 - length)) / length) ** 2) if length else 1.0
 
 
@@ -224,7 +224,7 @@ class CosineSchedule:
     warmup_steps: int = 0
 
     def __call__(self, step: int) -> float:
-        """Value at a step, from 0."""
+        """Return the value at a step, counted from 0."""
         if step < self.warmup_steps:
             return self.start * (step + 1) / (self.warmup_steps + 1)
         share = min((step - self.warmup_steps) / (self.steps - self.warmup_steps), 1.0)

@@ -1,4 +1,4 @@
-"""The trainer: owns the clock, the order of events, passes over images, and when to look and to write a checkpoint."""
+"""The trainer: the clock, the order of events, passes over images, and the times of evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from labelkit.training.schedules import LearningRate
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP inside a ``with`` block in the main thread; elsewhere the caller has them."""
+    """Collect SIGINT, SIGTERM and SIGHUP inside a ``with`` block in the main thread; elsewhere, leave them."""
     received: list[int] = []
     wanted = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -68,9 +68,9 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-#: Steps between two times that processes with GPUs ask each other whether to stop or to save.
+#: Steps after which processes with GPUs decide together whether to stop or to save.
 ASK_EVERY: Final = 8
-#: Also write a checkpoint inside an epoch after this time.
+#: Minutes after which a checkpoint is also written inside an epoch.
 CHECKPOINT_MINUTES: Final = 10.0
 
 
@@ -79,9 +79,9 @@ class FitResult:
     """Metrics, number of updates and time of a training run.
 
     Attributes:
-        metrics: of the last epoch.
-        step: updates in all.
-        seconds: of this process, without what an earlier, interrupted one took.
+        metrics: metrics of the last epoch.
+        step: number of updates in total.
+        seconds: time of this process, without that of earlier, interrupted ones.
         finished: False if it stopped on request before the last epoch.
         history: metrics of every epoch run by this process.
     """
@@ -100,13 +100,13 @@ class Trainer:
         method: the network and its events.
         bank: the training images.
         labels: (n,) int64 training labels, -1 = unlabeled.
-        config: what all methods share.
+        config: options that all methods share.
         runtime: device and processes.
         run: run folder, open; ``None`` trains without writing anything.
-        monitor: looks at the network after epochs.
+        monitor: evaluates the network after epochs.
         report: shows progress.
-        message: shows a line.
-        metadata: what ``model.safetensors`` says of itself, beside version and fingerprint.
+        message: shows a message.
+        metadata: metadata of ``model.safetensors``, in addition to version and fingerprint.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
-        #: What the frozen part made of images, if training is on that.
+        #: Cached outputs of the frozen part, if training uses them instead of images.
         self.kept: CachedViewBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
@@ -160,7 +160,7 @@ class Trainer:
             self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
 
     def _learning_rate(self) -> LearningRate | None:
-        """Return that of a run in epochs; in others, phases have their own."""
+        """Return the learning rate of a run counted in epochs; in other runs, phases have their own."""
         counted = self.config.in_epochs
         if counted is None:
             return None
@@ -170,10 +170,10 @@ class Trainer:
         return LearningRate.from_config(counted)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
-        """Return the options with the number of processes that decode."""
+        """Return the options with the number of decoding processes set."""
         views = self.phases[0].views
         sides = [view.size for view in (views(0) if callable(views) else views)]
-        # full passes have batches of twice the size, and processes of their own
+        # full passes have batches of twice the size and their own processes
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
         batch_bytes = config.batch_size // self.runtime.world_size * self.bank.channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
@@ -195,8 +195,8 @@ class Trainer:
         """Train from the current epoch and step to the end of the last phase.
 
         Raises:
-            DivergenceError: the loss or weights are not finite, or guard or monitor gave up.
-            Interrupted: a signal asked to stop; a checkpoint was written.
+            DivergenceError: the loss or weights are not finite, or guard or monitor ended the run.
+            Interrupted: a signal requested a stop; a checkpoint was written.
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
@@ -207,7 +207,7 @@ class Trainer:
                 self.method.on_train_start(self._state(log_now=False))
             elif self._writer is not None and self.runtime.rank == 0:
                 self._writer.kept_step = self.guard.good_step
-                self._writer.prune()  # the run may have been killed while it did
+                self._writer.prune()  # the run may have been killed while pruning
             self._last_save = time.monotonic()
             while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
                 epoch_started = time.monotonic()
@@ -227,14 +227,14 @@ class Trainer:
         }
 
     def _train_epoch(self) -> bool:
-        """Run the rest of the running epoch; False if it stopped on request."""
+        """Run the rest of the running epoch, and return False if it stopped on request."""
         clock, config = self.clock, self.config
         loader = self._loader()
         updates = self.steps_per_epoch()
         self.method.train()
         if clock.step == clock.phase_step:
             self.method.on_phase_start(self._state(log_now=False))
-        # of the step before, for a run that is resumed when only the end of the epoch is left to do
+        # the rate of the previous step, for a run that is resumed when only the end of the epoch is left
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
         batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch)
@@ -280,7 +280,7 @@ class Trainer:
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
         self.progress.means.add(loss, logs)
-        # on a GPU a look at every step would stall it; the sum keeps any NaN until the next look
+        # a check at every step would stall a GPU; the sum keeps any NaN until the next check
         if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
             self._check_finite(logs)
 
@@ -295,12 +295,12 @@ class Trainer:
         )
 
     def _check_sound(self) -> None:
-        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
+        """Raise an error if loss or weights are not finite, so that the last checkpoint stays a good one."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Inspect the features of the network in evaluation mode, where it is time; metrics for the log."""
+        """Check the features of the network in evaluation mode if it is due, and return metrics for the log."""
         if not self.guard.look_is_due(self.clock.step, self.config.batch_size):
             return {}
         rows = sample_rows(self.bank.rows, self.config.seed)
@@ -359,10 +359,10 @@ class Trainer:
         self.guard.at_loss(means["loss"], self.clock.step)
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
-        """Write a checkpoint when one is due; True if the run is to stop here without an error."""
+        """Write a checkpoint if one is due, and return True if the run must stop here without an error."""
         due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
         if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
-            asked = due = False  # all count the same steps, so that none asks alone
+            asked = due = False  # all processes count the same steps, so none communicates alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
             asked, due = self.runtime.any_process([bool(self._received), due])
@@ -372,7 +372,7 @@ class Trainer:
             if asked:
                 raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
-        if due and not end_of_epoch:  # else the epoch's own checkpoint follows at once
+        if due and not end_of_epoch:  # otherwise the epoch's own checkpoint follows at once
             self._check_sound()
             self.save(best=False)
         return False
@@ -386,12 +386,12 @@ class Trainer:
         """Return the number of optimizer updates in an epoch of the running phase.
 
         Args:
-            epoch: of the run; default: the running one.
+            epoch: epoch of the run; default: the running one.
 
         Raises:
             ConfigError: there are fewer images than one batch.
         """
-        self._loader()  # refuses what cannot make a batch
+        self._loader()  # refuses too few images for a batch
         epoch = self.clock.epoch if epoch is None else epoch
         phase = self._phase()
         whole = self._whole_epoch(phase)
@@ -412,7 +412,7 @@ class Trainer:
         return steps if phase.steps is None else min(steps, phase.steps)
 
     def total_steps(self) -> int:
-        """Return the number of optimizer updates of the run, at most if its phases are decided on the way."""
+        """Return the number of optimizer updates of the run, or the maximum if phases are decided during training."""
         planned = self.method.planned_steps()
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
@@ -423,7 +423,7 @@ class Trainer:
         return self._run_phase()[1]
 
     def _run_phase(self) -> tuple[Phase, TrainLoader]:
-        """Return the running phase and its batches."""
+        """Return the running phase and its loader."""
         clock = self.clock
         if self._running is None or self._running[0] != clock.phase:
             phase = self.method.phase(clock.phase, self.bank.rows)
@@ -450,16 +450,16 @@ class Trainer:
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
-        """Return this process's share of the batches of a phase's first epoch, as ``TrainState.batches`` says.
+        """Return this process's share of the batches of a phase's first epoch, for ``TrainState.batches``.
 
         Args:
-            phase: what to make batches of; its length and learning rate are the caller's business.
-            epoch: number that the random numbers of the views are looked up by.
+            phase: phase that defines the batches; its length and learning rate are left to the caller.
+            epoch: epoch that determines the random numbers of the views.
         """
         return self._loader_of(phase, epoch).epoch(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average the gradients of parameters over all processes, as ``TrainState.average_gradients`` says."""
+        """Average the gradients of parameters over all processes, for ``TrainState.average_gradients``."""
         for parameter in parameters:
             if parameter.grad is not None and self.runtime.world_size > 1:
                 parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
@@ -498,7 +498,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> Tensor:
-        """Run a network over images and gather the results on every process, as ``TrainState.embed`` says.
+        """Run a network over images and gather the results on every process, for ``TrainState.embed``.
 
         Raises:
             DivergenceError: results are not finite.
@@ -523,7 +523,7 @@ class Trainer:
         rows: NDArray[np.int64] | None = None,
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run a network over this process's share of the images, as ``TrainState.visit`` says."""
+        """Run a network over this process's share of the images, for ``TrainState.visit``."""
         how = how or FullPass()
         if how.mode == "eval":
             self.runtime.share_statistics(self.method)
@@ -534,7 +534,7 @@ class Trainer:
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:
             for images, some in self._pass_batches(rows, how):
-                # around the network alone: views in half precision do not fit into the float32 images they change
+                # only around the network: views in half precision do not fit into the float32 images they change
                 with self.runtime.autocast():
                     seen = network(images)
                 values.append(seen.float().cpu())
@@ -547,8 +547,8 @@ class Trainer:
     def _pass_batches(
         self, rows: NDArray[np.int64] | None, how: FullPass
     ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
-        """Yield this process's share of the batches: images, or what is kept of them, and their rows."""
-        plain = how.mode == "eval" and how.view is None and how.bank is None  # in no order, since none changes a row
+        """Yield this process's share of the batches: images, or their cached frozen outputs, and their rows."""
+        plain = how.mode == "eval" and how.view is None and how.bank is None  # in any order: none changes a result
         if self.kept is None or not (how.by_network and plain):
             yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
             return
@@ -569,7 +569,7 @@ class Trainer:
         if how.order != "rows":
             step = self.clock.step if how.order == "new" else 0
             rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
-        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
+        # separate from the seeds of training, or an image would be seen in the same view that it is trained in
         seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
         spec = self.method.network.input_spec
         return EvalLoader(
@@ -617,7 +617,7 @@ class Trainer:
             training=moments,
             per_rank=generator_states(runtime.device) | progress.means.tensors(),
             state=state,
-            # one field: safetensors writes several in random order, and equal runs are to give equal bytes
+            # one field, since safetensors writes several in random order and equal runs must give equal bytes
             metadata={"labelkit": canonical_json(about)},
             best=best,
         )
@@ -633,7 +633,7 @@ class Trainer:
         load_model_state(self.method, checkpoint.tensors(MODEL), where)
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
-        # a checkpoint without phases is of a run that had one
+        # a checkpoint without phases is from a run that had one phase
         clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
         self.progress = Progress(clock, state["best"], state["metrics"])
         runtime.load_scaler_state(state["scaler"])
@@ -642,7 +642,7 @@ class Trainer:
             self.monitor.load_extra_state(state["monitor"])
         self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
         own = rank_file(runtime.rank)
-        # a process that was not there before takes the main one's sums, so that all of them have the same names
+        # a process that did not exist before takes the main one's sums, so that all have sums of the same names
         tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
         generators = self.progress.means.restore(tensors, state["summed"], runtime.device)
         if own in state["files"]:

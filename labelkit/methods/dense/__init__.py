@@ -1,1 +1,1 @@
-"""Features of patches and images without labels: CoTAP, and its rivals DINO and iBOT."""
+"""Features of patches and images without labels: CoTAP, and its baselines DINO and iBOT."""

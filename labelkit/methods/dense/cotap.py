@@ -3,22 +3,22 @@
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning".
 A student learns from its own moving average, the target, which sees two large views of each image:
     1. image alignment: class tokens of all views agree with balanced assignments of the target's     Eq. 5
-    2. patch alignment: so do patches, where two views show the same place                           Eq. 5
-    3. image concentration: class tokens also agree with those of a near image, found before           Eq. 7
+    2. patch alignment: the same for patches, where two views overlap                           Eq. 5
+    3. image concentration: class tokens also agree with those of a neighbor, found beforehand          Eq. 7
     4. patch ranking: similarities of the patches of two images are ordered like the target's         Eq. 12
-    5. an object-aware filter behind the backbone, whose prototypes each choose few images             Eq. 16 to 19
-Scenes of several objects take part in 2 and 4 alone. Stage 1 (from scratch) is 1 and 2 without filter; stage 2 starts
-from it, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
+    5. an object-aware filter after the backbone, whose prototypes each choose few images             Eq. 16 to 19
+Scenes of several objects are used only in 2 and 4. Stage 1 (from scratch) is 1 and 2 without filter; stage 2 starts
+from stage 1, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
 
-Departures, where the text is open or would be read otherwise:
+Departures, where the paper is ambiguous or suggests otherwise:
     - 4 ranks the aligned cells of an overlap (49 by 49 similarities), not whole maps (196 by 196 for images of 224
       pixels); ``--ranking-views same`` ranks whole maps, of one view that both networks see. On generated scenes both
       are equally good, and whole maps take twice the time (3 seeds)
-    - the filter stands behind the last LayerNorm of the backbone, and its prototypes are scaled to a fixed length
+    - the filter follows the last LayerNorm of the backbone, and its prototypes are scaled to a fixed length
     - the class token passes the filter as if its neighborhood were constant
     - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
-    - the warm-up of the learning rate is not DINO's (``engine.schedules``)
-Others stand in the descriptions of the options, ``labelkit.methods.dense.options``.
+    - the warm-up of the learning rate is not DINO's (``training.schedules``)
+Others are listed in the descriptions of the options, ``labelkit.methods.dense.options``.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from labelkit.training.distributed import process_count
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 
-#: Smallest share of the image that the two large views have in common, and that a small view shares with each.
+#: Minimum share of the image that the two large views have in common, and that a small view shares with each.
 MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
-    """Training method CoTAP: dense representation learning without labels, with scenes alone by patch terms only."""
+    """Training method CoTAP: dense representation learning without labels; scenes are used in patch terms only."""
 
     never_decayed = "filter.prototypes"
     equal_buffers = ("neighbors",)
@@ -69,7 +69,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             **backbone_options(config, data),
             seed=config.seed,
         )
-        # processes would wait for the gradient of what no term reaches
+        # otherwise, processes would wait for gradients of parameters that no term reaches
         if not any((config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)):
             network.requires_grad_(False)
         if network.filter is not None:
@@ -103,7 +103,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Note what the file of the neighbors must belong to, and whether it may be written."""
+        """Store the identity that a neighbor file must have, and whether it may be written."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -157,7 +157,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         self.target.load_state_dict(self.network.state_dict())
 
     def _neighbor_table(self) -> NDArray[np.int32]:
-        """The neighbors on the CPU, copied once."""
+        """Return the neighbors on the CPU, copied once per epoch."""
         if self._table is None:
             self._table = self.neighbors.cpu().numpy()
         return self._table
@@ -174,7 +174,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             chiral=data.chiral,
             photographic=data.photographic,
         )
-        # of a neighbor: the first view's transform with a mirror flip of its own
+        # the view of a neighbor: the first view's transform with an independent mirror flip
         return (*views, replace(views[0], partner=True, mirror_as=len(views))) if len(self.neighbors) else views
 
 
@@ -189,28 +189,28 @@ def find_neighbors(
     path: Path | None = None,
     writes: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of images, read from a file if it is there, or computed and saved in it.
+    """Return the nearest neighbors of images, read from a file if it exists, or computed and saved in it.
 
     Args:
-        state: embeds, and speaks to the other processes.
+        state: embeds images and communicates with the other processes.
         network: images (b, c, h, w) to features (b, d).
-        rows: (m,) rows that have neighbors, all among each other, increasing.
+        rows: (m,) increasing rows of the images, whose neighbors are among these rows.
         num_rows: length of the table.
-        k: neighbors of each.
-        of: identity of data and network, which a file must have.
-        path: the file; ``None`` = none.
-        writes: save what is computed.
+        k: number of neighbors of each image.
+        of: identity of data and network, which a file must match.
+        path: the file, or ``None``.
+        writes: whether to save computed neighbors.
 
     Returns:
         (num_rows, k) int32 on the CPU, equal on every process; -1 for other rows.
 
     Raises:
-        StoreError: the file is damaged, or of other images or another network.
+        StoreError: the file is damaged, or belongs to other images or another network.
     """
     recipe = {**of, "metric": "cosine", "num_images": len(rows)}
     table = np.full((num_rows, k), -1, dtype=np.int32)
     found = _kept(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
-    # the main process decides, or some would wait for an exchange that others never begin
+    # the main process decides, or some would wait for an exchange that others never start
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
         features = state.embed(network, rows)
         if state.is_main:
@@ -225,7 +225,7 @@ def find_neighbors(
 
 
 def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
-    """Return what the file holds, which must be k neighbors of these rows."""
+    """Read the file, which must hold at least k neighbors of these rows."""
     found = read_neighbors(path)
     faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
     if not faults and not np.array_equal(found.query_rows, rows):
@@ -247,7 +247,7 @@ class NeighborPairing:
     Drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
-        table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.
+        table: returns the (n, k) rows of neighbors, -1 = the image itself; called when needed.
     """
 
     def __init__(self, table: Callable[[], NDArray[np.int32]]) -> None:

@@ -1,6 +1,6 @@
 """The network of CoTAP: a vision transformer, an object-aware filter and a projector.
 
-Each patch asks a set of learned object prototypes what it may be a part of. Source: "Semantic Concentration for
+Each patch queries learned prototypes for the object it may be part of. Source: "Semantic Concentration for
 Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 """
 
@@ -29,7 +29,7 @@ class ObjectAwareFilter(nn.Module):
         o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
 
     with :math:`\delta` over a square of k x k places, heads a of width d, and nothing beyond the border of the map. A
-    class token asks as if its neighborhood were constant.
+    class token queries as if its neighborhood were constant.
 
     Args:
         dim: width of the features, f.
@@ -43,12 +43,12 @@ class ObjectAwareFilter(nn.Module):
         - returns: both with the last dimension ``out_dim``.
 
     Raises:
-        ValueError: an even kernel, heads that do not divide the width, or a number below 1.
+        ValueError: the kernel is even, the heads do not divide the width, or a number is below 1.
 
     Attributes:
-        prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them moves it (the paper
-            does not say).
-        out_dim: 2f, features and answer side by side (Eq. 19).
+        prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them changes it (the
+            paper does not say).
+        out_dim: 2f, for features and answers concatenated (Eq. 19).
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class DenseNetwork(TokenNetwork):
     Args:
         backbone: name of a plain vision transformer with a class token.
         drop_path: rate of stochastic depth in training.
-        num_prototypes: of the filter; ``None`` = no filter.
+        num_prototypes: number of prototypes of the filter; ``None`` = no filter.
         projector_dims: width of the hidden layers and of the output of the projector.
-        seed: of all initial values.
+        seed: seed of all initial values.
         options: see `BackboneOptions`; the size is that of global views.
 
     Raises:
-        ConfigError: the backbone is no such transformer.
-        CheckpointError: its weights cannot be had.
+        ConfigError: the backbone is not such a transformer.
+        CheckpointError: its weights cannot be obtained.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class DenseNetwork(TokenNetwork):
         """Return the patch features (b, rows, columns, d) of images (b, c, h, w), filtered if there is a filter.
 
         Raises:
-            ConfigError: images of a size that is no whole number of patches.
+            ConfigError: the image size is not a whole number of patches.
         """
         patches = super().patch_features(images)
         return patches if self.filter is None else self.filter.filter_patches(patches)

@@ -1,15 +1,15 @@
-"""DINO: a student names what its own moving average makes of other views of the image, without labels.
+"""DINO: a student predicts what its own moving average outputs for other views of the image, without labels.
 
-Source: M. Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (ICCV 2021), a rival in CoTAP's
+Source: M. Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (ICCV 2021), a baseline in CoTAP's
 Fig. 7 and 10. Each step, on two large views of every image and some small ones:
-    1. the target assigns class tokens of the large views to its outputs, measured from their running mean     Sec. 3.1
+    1. the target assigns class tokens of the large views to its outputs, centered by their running mean      Sec. 3.1
     2. the student learns these assignments from all other views                                           Eq. 1 to 3
     3. the target moves toward the student, and the running mean toward this batch's                            Eq. 4
-Images of several objects take part like all others, for training on both kinds (CoTAP, Sec. 5.5).
-A full checkpoint goes on where it stands: both networks, their heads and the running mean.
+Images of several objects are used like all others, for training on both kinds (CoTAP, Sec. 5.5).
+Training continues from a full checkpoint with both networks, their heads and the running mean.
 
-Departures: the temperature of the target grows by the step, where the released code moves it once an epoch; the warm-up
-of the learning rate is not its own (``engine.schedules``); moments of the optimizer are not taken from a checkpoint.
+Departures: the temperature of the target grows at each step, while the released code changes it once per epoch; the
+warm-up of the learning rate differs (``training.schedules``); optimizer moments are not taken from a checkpoint.
 """
 
 from __future__ import annotations

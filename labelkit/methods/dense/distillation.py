@@ -1,4 +1,4 @@
-"""What DINO and iBOT share: all events but the step itself, losses, center of outputs, growing temperatures.
+"""Shared parts of DINO and iBOT: all events but the step itself, losses, center of outputs, growing temperatures.
 
 A student learns the assignments of its own moving average.
 """
@@ -28,7 +28,7 @@ from labelkit.training.schedules import GrowingWeight
 
 CenterOf = Literal["image", "patch"]
 
-#: Of the mean that the target's outputs for patches are measured from.
+#: EMA decay of the center of the target's outputs for patches.
 PATCH_CENTER_DECAY: Final = 0.9
 
 DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfig)
@@ -81,8 +81,8 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
 
     Args:
         outputs: ``(n, k)`` float t.
-        center: ``(k,)`` float c, the running mean of outputs, so that no output takes all.
-        temperature: :math:`\tau_t > 0`; small values keep the assignments from being alike.
+        center: ``(k,)`` float c, the running mean of outputs, subtracted so that no output dominates.
+        temperature: :math:`\tau_t > 0`; small values keep the assignments from becoming equal.
 
     Returns:
         ``(n, k)`` float32 (float64 stays), rows sum to 1, without gradient.
@@ -117,7 +117,7 @@ class MultiViewDistillationLoss(nn.Module):
 
     Source:
         M. Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (ICCV 2021), Eq. 3. The text sums
-        over the pairs; the mean is that of its released code.
+        over the pairs; the mean follows the released code.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -145,7 +145,7 @@ class HiddenPatchLoss(nn.Module):
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
 
-    with the hidden patches :math:`M_i` of image i, of which there may be none: then i adds 0. In nats, >= 0; log k
+    with the hidden patches :math:`M_i` of image i; without any, i contributes 0. In nats, >= 0; log k
     where every image has hidden patches and all outputs of the student are equal.
 
     Args:
@@ -163,7 +163,7 @@ class HiddenPatchLoss(nn.Module):
 
     Source:
         J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), Eq. 2. The text sums over
-        patches; the mean over those of an image is that of its released code.
+        patches; the mean over those of an image follows the released code.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -198,7 +198,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     Args:
         config: the options.
         data: facts about the training set.
-        hides_patches: patches have targets too, and a center of their own.
+        hides_patches: patches have targets, too, with a separate center.
     """
 
     remedy = "a lower --teacher-temperature, "
@@ -261,7 +261,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
             center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
-        """Drop the gradients of the last layer in the first steps, so that the optimizer does not move it."""
+        """Drop the gradients of the last layer in the first steps, so that the optimizer does not change it."""
         if state.step < self.config.freeze_last_layer_steps:
             for parameter in self.network.last_layer.parameters():
                 parameter.grad = None
@@ -303,15 +303,15 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     def _start_from(self, path: Path | None) -> list[str]:
         """Initialize student, target and centers from a file, or the target from the student without one.
 
-        The file is the one whose backbone the student has. A full checkpoint gives each its own weights and head, and
-        the centers.
+        The student already has the backbone of the file. A full checkpoint provides the weights and head of each
+        network, and the centers.
 
         Returns:
-            what a person should know.
+            Notes for the user.
 
         Raises:
             CheckpointError: the file does not fit.
-            ConfigError: a head of other sizes.
+            ConfigError: its head has other sizes.
         """
         config, network, target = self.config, self.network, self.target
         target.load_state_dict(network.state_dict())

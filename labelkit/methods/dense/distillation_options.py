@@ -1,7 +1,7 @@
 """Options of DINO and iBOT.
 
-DINO: class tokens of all crops of an image, assigned as the average of the network assigns them. iBOT: DINO, and hidden
-patches, assigned as the average of the network assigns them in full view.
+DINO: class tokens of all crops of an image are assigned as the average of the network assigns them. iBOT: DINO, and
+hidden patches are assigned as the average of the network, which sees them, assigns them.
 """
 
 from __future__ import annotations

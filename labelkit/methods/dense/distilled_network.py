@@ -1,7 +1,7 @@
-"""The network of DINO and iBOT, and what full checkpoints of them hold beside a backbone.
+"""The network of DINO and iBOT, and the contents of their full checkpoints besides a backbone.
 
-A vision transformer under a head: outputs that class tokens and patches are assigned to. A full checkpoint has both
-networks' heads, mask token and centers.
+A vision transformer with a head, to whose outputs class tokens and patches are assigned. A full checkpoint contains the
+heads of both networks, the mask token and centers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 def distilled_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors of student and teacher of a checkpoint, or the same ones twice if it holds only one network.
 
-    A released teacher has no mask token, as it sees all: it gets the student's.
+    A released teacher has no mask token, since it sees all patches; it gets the student's.
 
     Args:
-        state: tensors by name, nested dictionaries dotted.
+        state: tensors by name, with dots for nested dictionaries.
     """
     networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
     student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
     teacher = {name: value for name, value in networks.items() if name not in student}
-    # centers stand beside both networks and are none
+    # centers are stored next to both networks and belong to neither
     has_teacher = any(name.endswith(".weight") for name in teacher)
     if not student or not has_teacher:
         return networks, networks
@@ -51,7 +51,7 @@ def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"],
     """Return the center (k,) of ``image`` or ``patch`` outputs in a full checkpoint, or ``None``.
 
     Raises:
-        CheckpointDamaged: values that are not finite.
+        CheckpointDamaged: values are not finite.
     """
     for name in _CENTERS[of]:
         if name in state:
@@ -84,13 +84,13 @@ class DistillationNetwork(TokenNetwork):
         projector_dims: width of the hidden layers and of the output of the projector, which tokens and patches share.
         num_outputs: k, rows of the last layer, which class tokens and patches share.
         learn_lengths: whether the lengths of these rows are trained.
-        hides_patches: make a mask token.
-        seed: of all initial values.
+        hides_patches: whether to create a mask token.
+        seed: seed of all initial values.
         options: see `BackboneOptions`; the size is that of large views.
 
     Raises:
-        ConfigError: the backbone is no such transformer.
-        CheckpointError: its weights cannot be had.
+        ConfigError: the backbone is not such a transformer.
+        CheckpointError: its weights cannot be obtained.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class DistillationNetwork(TokenNetwork):
         """Initialize projector, last layer and mask token from a full checkpoint.
 
         Args:
-            state: tensors of one network of the checkpoint by name; a head of patches alone is not taken.
-            where: its file, for messages.
+            state: tensors of one network of the checkpoint by name; a separate head for patches is ignored.
+            where: the file, for messages.
 
         Returns:
-            what the checkpoint lacks, in words.
+            Descriptions of the parts that the checkpoint lacks.
 
         Raises:
-            ConfigError: other sizes.
-            CheckpointError: several projectors, or values that are not finite.
+            ConfigError: sizes differ.
+            CheckpointError: there are several projectors, or values are not finite.
         """
         missing = []
         if not self.copy_projector_tensors(state, where):
@@ -146,7 +146,7 @@ class DistillationNetwork(TokenNetwork):
             _take_layer(self.last_layer, layer, where)
         token = next((name for name in state if name.split(".")[-1] == _MASK_TOKEN), None)
         if self.mask_token is not None and token is not None:
-            with torch.no_grad():  # of the backbone's width, which fitted
+            with torch.no_grad():  # as wide as the backbone, which was checked before
                 self.mask_token.copy_(_finite(state[token], token, where).flatten())
         elif self.mask_token is not None:
             missing.append("mask token")

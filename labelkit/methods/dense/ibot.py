@@ -1,16 +1,16 @@
-"""iBOT: DINO, and a student that names what its moving average makes of patches which are hidden from the student.
+"""iBOT: DINO, with a student that also predicts its moving average's outputs for patches hidden from the student.
 
-Source: J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), a rival in CoTAP's Fig. 7 and
-10. Each step, on two large views of every image and some small ones:
+Source: J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), a baseline in CoTAP's Fig. 7
+and 10. Each step, on two large views of every image and some small ones:
     1. blocks of patches of the large views are drawn; the student sees a mask token in their place          Sec. 3.1
-    2. the target, which sees all, assigns class tokens and patches to its outputs, measured from their running means
+    2. the target, which sees all, assigns class tokens and patches to its outputs, centered by their running means
     3. class tokens: the student learns the assignments from all other views                                    Eq. 3
     4. hidden patches: it learns those of the same place of the same view                                       Eq. 2
     5. the target moves toward the student, and the running means toward this batch's
-Images of several objects take part like all others, for training on both kinds (CoTAP, Sec. 5.5).
-A full checkpoint goes on where it stands: both networks, their heads, the mask token and the running means.
+Images of several objects are used like all others, for training on both kinds (CoTAP, Sec. 5.5).
+Training continues from a full checkpoint with both networks, their heads, the mask token and the running means.
 
-Departures: those of DINO (``methods.dense.dino``); masks depend on seed, step and image alone, and on no worker.
+Departures: those of DINO (``methods.dense.dino``); masks depend only on seed, step and image, not on workers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from labelkit.training.method import StepOutput
 
 #: Temperature of the target network for patches at the first step, if it grows.
 PATCH_TEMPERATURE_START: Final = 0.04
-#: Largest shares of hidden patches, of which each view takes one at random, and how far these move up and down.
+#: Mask ratios and their spreads; each view draws one pair and varies the ratio up or down by at most the spread.
 MASK_RATIOS: Final = ((0.0, 0.0), (0.3, 0.2))
-#: Tries to place a block before a mask is left as it is.
+#: Attempts to place a block before the mask is left as it is.
 _TRIES: Final = 10
-#: Smallest height of a block over its width; the largest is its inverse.
+#: Minimum ratio of a block's height to its width; the maximum is its inverse.
 SMALLEST_ASPECT: Final = 0.3
 
 
@@ -92,22 +92,22 @@ def draw_mask_ratio(generator: np.random.Generator) -> float:
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Draw a mask of random rectangles that hides at most the given ratio of patches.
 
-    The area of a rectangle is uniform between a ninth of the shorter side's square and what is still to be hidden;
-    height over width is log-uniform in [0.3, 1 / 0.3]. One that would hide too many patches, or no new one, is drawn
-    again; after 10 such draws the mask is left as it is. So never more than the share is hidden, and often less.
+    The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be hidden;
+    height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would hide too many patches, or no new one, is
+    drawn again, at most 10 times; then the mask is left as it is. The ratio is never exceeded, and often not reached.
 
     Args:
-        rows: of the map of patches.
-        columns: likewise.
-        ratio: share to hide, in [0, 1).
-        generator: of the random numbers.
+        rows: number of rows of the patch map.
+        columns: number of columns of the patch map.
+        ratio: share of patches to hide, in [0, 1).
+        generator: generator of random numbers.
 
     Returns:
         (rows, columns), true = hidden.
 
     Source:
-        H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits that iBOT (J. Zhou et al., ICLR 2022) sets: no
-        smallest block of 16 patches, and a share that is not exceeded.
+        H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits of iBOT (J. Zhou et al., ICLR 2022): no minimum block
+        of 16 patches, and a share that is not exceeded.
     """
     mask = np.zeros((rows, columns), dtype=np.bool_)
     wanted, smallest = ratio * rows * columns, (min(rows, columns) // 3) ** 2

@@ -1,10 +1,10 @@
 """Losses of CoTAP on soft assignments, similarities of patches and prototypes.
 
-Balanced soft assignments of a batch by a teacher, and the cross-entropy of those of its student against them.
+The teacher's balanced soft assignments of a batch, and the cross-entropy of the student's against them.
 
-Similarities of the patches of two images, ranked (``ranking_loss.py``) or taken by value.
+Similarities of the patches of two images, compared by order (``ranking_loss.py``) or by value.
 
-Make each object prototype choose few images of the batch: the entropy of its attention over them.
+The entropy of each object prototype's attention over the images of a batch, so that it selects few of them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def batch_assignments(
     """
 
     def over_processes(values: Tensor, how: Literal["sum", "max"]) -> Tensor:
-        # a single process keeps them where they are, as a copy to the CPU would wait for a GPU
+        # a single process leaves them on the device, as a copy to the CPU would wait for a GPU
         return values if reduce is None else reduce(values.cpu().double(), how).to(values)
 
     with torch.no_grad():
@@ -106,7 +106,7 @@ def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
         second: (b, m, d) float unit vectors.
 
     Returns:
-        (b, n, m) in [0, 1], in at least float32: with three digits, most pairs near 1 would tie.
+        (b, n, m) in [0, 1], in at least float32: with three digits, most pairs near 1 would be tied.
     """
     with without_autocast(first):
         return 0.5 * (promote(first) @ promote(second).transpose(1, 2)) + 0.5
@@ -116,7 +116,7 @@ class DenseRankingLoss(nn.Module):
     r"""Mean ranking or cross-entropy loss of patch similarities p against target similarities q.
 
     - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
-    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8).
+    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p clamped to [1e-6, 1 - 1e-6] (Eq. 8).
 
     ``cotap`` is 0 where all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
     log 2 for p = 1/2.
@@ -131,7 +131,7 @@ class DenseRankingLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
 
     Raises:
-        ValueError: shapes that differ, or an unknown kind.
+        ValueError: shapes differ, or the kind is unknown.
 
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 8 to 12.
@@ -164,7 +164,7 @@ class PrototypeEntropyLoss(nn.Module):
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)
 
-    In nats, between 0 and log(b)/b, which it is where all images are equal.
+    In nats, between 0 and log(b)/b, which is reached if all images are equal.
 
     Args:
         temperature: :math:`\tau > 0`.

@@ -1,4 +1,4 @@
-"""A vision transformer under a projector, looked at by its class token and its patches."""
+"""A vision transformer with a projector, which provides features of class tokens and patches."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Tokens(NamedTuple):
     """Class token and patch features of a batch of images of one size.
 
     Attributes:
-        image: (b, d) of the class tokens.
-        patches: (b, h, w, d).
+        image: (b, d) features of the class tokens.
+        patches: (b, h, w, d) features of the patches.
     """
 
     image: Tensor
@@ -41,15 +41,15 @@ class TokenNetwork(BackboneNetwork):
     Args:
         backbone: name of a plain vision transformer with a class token.
         drop_path: rate of stochastic depth in training.
-        seed: of all initial values.
+        seed: seed of all initial values.
         options: see `BackboneOptions`; the size is that of large views.
 
     Raises:
-        ConfigError: the backbone is no such transformer.
-        CheckpointError: its weights cannot be had.
+        ConfigError: the backbone is not such a transformer.
+        CheckpointError: its weights cannot be obtained.
 
     Attributes:
-        projector: behind the tokens; made by the class that knows their width.
+        projector: applied to the tokens; created by the subclass that knows their width.
     """
 
     projector: Projector
@@ -89,10 +89,10 @@ class TokenNetwork(BackboneNetwork):
 
         Args:
             layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
-            where: what they are from, for messages.
+            where: source of the layers, for messages.
 
         Raises:
-            ConfigError: other widths.
+            ConfigError: widths differ.
         """
         own = self.projector.state_dict()
         given = {name: value.to(own[name]) for name, value in layers.items()}
@@ -113,8 +113,8 @@ class TokenNetwork(BackboneNetwork):
         """Initialize the projector from the head in tensors of DINO, iBOT or Leopart; return False without one.
 
         Raises:
-            CheckpointError: several heads, or values that are not finite.
-            ConfigError: a head of other widths.
+            CheckpointError: there are several heads, or values are not finite.
+            ConfigError: the head has other widths.
         """
         layers = projector_weights(state, where)
         if layers is None:

@@ -1,7 +1,7 @@
-"""The terms of CoTAP for one batch: which features are compared with which targets, and what is worth a look.
+"""Loss terms of CoTAP for one batch: the compared features, their targets, and diagnostics.
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 2 to 16. A term of weight 0 is
-not computed, and nothing is projected that no term uses.
+not computed, and only features that a term uses are projected.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from labelkit.training.distributed import this_process
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
-#: Overlaps with a side of fewer tokens are left out of dense terms (ours): all cells would show the same one.
+#: Minimum side, in tokens, of overlaps in dense terms (ours); in smaller ones, all cells show the same token.
 MIN_TOKENS = 1.0
 #: Entropy weight and iterations of Sinkhorn (Leopart).
 SK_EPSILON, SK_ITERATIONS = 0.05, 3
-#: What the diagnostics look at: enough to see it, few enough to cost nothing.
+#: Sample sizes of the diagnostics: large enough to be reliable, small enough to cost almost nothing.
 MAX_VECTORS, MAX_PAIRS, MAX_ITEMS = 1024, 8, 4096
 LARGE_RATIO = 100.0
 
@@ -53,7 +53,7 @@ class Branch:
         images: for each view (o, p), unit projections of the class tokens of the images of one object.
         patches: for each view (b, h, w, p), unit projections of patches; empty where no term needs them.
         tokens: for each view, features before the filter.
-        filtered: for each view, features after it.
+        filtered: for each view, features after the filter.
     """
 
     images: list[Tensor] = field(default_factory=list)
@@ -69,8 +69,8 @@ class Aligned:
     Attributes:
         online: (b, g, g, p) unit features of the student's view.
         target: (b, g, g, p) of the teacher's view, the same places.
-        valid: (b,) bool on the CPU, the overlap has enough tokens in both views.
-        places: (v,) int64, where it has.
+        valid: (b,) bool on the CPU, whether the overlap has enough tokens in both views.
+        places: (v,) int64, positions of the valid overlaps.
     """
 
     online: Tensor
@@ -113,11 +113,11 @@ class DenseObjective(nn.Module):
         """Return the loss, with gradients only for the student, and the values to log.
 
         Args:
-            batch: two large views, the small ones, and with a pull toward neighbors a view of each one's neighbor.
+            batch: two large views, the small ones, and with image concentration a view of each image's neighbor.
             student: in training mode.
             teacher: in evaluation mode.
             objects: (o,) int64, places in the batch of images of one object.
-            state: where the run is.
+            state: state of the run.
         """
         config, views = self.config, batch.views
         shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
@@ -154,14 +154,14 @@ class DenseObjective(nn.Module):
     def _branch(
         self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
     ) -> Branch:
-        """Run views of one size together.
+        """Run a network on views, those of one size together.
 
         Args:
             network: student or teacher.
-            views: (b, c, h, w) each, or of the images of one object alone.
+            views: (b, c, h, w) each, or of only the images of one object.
             objects: (o,) int64, places in the batch of images of one object.
-            count: images of the batch.
-            num_maps: views whose patches are projected.
+            count: number of images in the batch.
+            num_maps: number of views whose patches are projected.
         """
         branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
         for first, group in _same_size(views):
@@ -181,7 +181,7 @@ class DenseObjective(nn.Module):
         return branch
 
     def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState) -> None:
-        """Stop here, where it is known what is to blame: Sinkhorn and ranking refuse such numbers."""
+        """Check that projections are finite, before Sinkhorn or ranking fail on them with a less clear error."""
         if projections and not bool(torch.isfinite(torch.stack([part.detach().sum() for part in projections])).all()):
             raise DivergenceError(
                 f"epoch {state.epoch}, step {state.step + 1}",
@@ -194,7 +194,7 @@ class DenseObjective(nn.Module):
             logits.detach(),
             epsilon=SK_EPSILON,
             num_iterations=SK_ITERATIONS,
-            # alone, an exchange would be a copy to the CPU and back
+            # in a single process, the reduction would only copy to the CPU and back
             reduce=None if this_process()[1] == 1 else state.combine,
         )
 
@@ -207,7 +207,7 @@ class DenseObjective(nn.Module):
         state: TrainState,
         logs: dict[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Alignment of class tokens with the two large views of the teacher, and with one of a neighbor."""
+        """Compute the losses of class tokens against the teacher's two large views, and against one of a neighbor."""
         logits = online.images  # the softmax is over the dimensions of the projection
         terms: dict[str, Tensor] = {}
         if self.config.image_alignment:
@@ -226,20 +226,20 @@ class DenseObjective(nn.Module):
     # ------------------------------------------------------------------ patches
 
     def _aligned(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], Aligned]:
-        """Overlaps by number of the student's and of the teacher's view."""
+        """Align the overlaps, keyed by the numbers of the student's and the teacher's view."""
         config = self.config
         if config.patch_alignment:
             pairs = [(v, a) for a in (0, 1) for v in range(len(online.patches)) if v != a]
         else:
             pairs = list(GLOBAL_PAIRS) if config.patch_ranking and config.ranking_views == "aligned" else []
-        # on the CPU, where matrices come from: which overlaps count decides about lengths, so a GPU would be waited for
+        # on the CPU, where matrices come from: valid overlaps determine lengths, which would stall a GPU
         boxes = [source_boxes(view.on_host) for view in batch.geometry]
         arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
             valid = [covers_tokens(box, self._patch_size, MIN_TOKENS) for box in inside]
             both = valid[0] & valid[1]
-            # a place to look at where nothing may be used
+            # a placeholder where the overlap is not valid
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
             chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
             arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
@@ -256,7 +256,7 @@ class DenseObjective(nn.Module):
         return found
 
     def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState) -> Tensor:
-        """Sinkhorn on the aligned patches of the teacher (Eq. 4), not on whole maps."""
+        """Compute the alignment loss, with Sinkhorn on the teacher's aligned patches (Eq. 4), not on whole maps."""
         losses = []
         for pair in aligned.values():
             assigned = self._assignments(pair.target[pair.places].flatten(0, 2), state)
@@ -292,7 +292,7 @@ class DenseObjective(nn.Module):
         return loss
 
     def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
-        """(b,) another image of the batch of this process for each, at random, on the CPU."""
+        """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
         rank, _ = this_process()
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
@@ -300,7 +300,7 @@ class DenseObjective(nn.Module):
     def _prototype_entropy(
         self, student: DenseNetwork, tokens: Tokens, objects: Tensor, state: TrainState, logs: dict[str, Tensor]
     ) -> Tensor:
-        assert student.filter is not None  # the config sees to it
+        assert student.filter is not None  # the config ensures it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
         prototypes = student.filter.flat_prototypes()
@@ -311,7 +311,7 @@ class DenseObjective(nn.Module):
 
 
 def _same_size(views: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
-    """Stretches of views of one size, with the number of their first."""
+    """Yield runs of views of one size, each with the number of its first view."""
     number = 0
     for _, group in itertools.groupby(views, key=lambda view: view.shape[-1]):
         found = list(group)
@@ -320,7 +320,7 @@ def _same_size(views: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
 
 
 def _slices(values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Cut along the first dimension."""
+    """Cut values along the first dimension."""
     ends = list(itertools.accumulate(lengths))
     return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 

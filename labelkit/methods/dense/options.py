@@ -1,4 +1,4 @@
-"""Options of methods whose student learns from its own moving average: networks, crops, images, schedules; CoTAP's."""
+"""Options of methods with an EMA target: networks, crops, images and schedules; and CoTAP's options."""
 
 from __future__ import annotations
 

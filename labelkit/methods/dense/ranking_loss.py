@@ -2,15 +2,15 @@
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`merge_order` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
+order, :func:`merge_order` serves all items at once; the surrogate is quadratic, so three moments suffice. Within a
 block the sum is taken over pairs.
 
-Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
-A sequence of ranks is cut into blocks. Level by level its halves, the quarters of these and so on are told apart: what
-stands in a left half is given to what stands in the right half of the same node, or the other way around, up to its
-rank. Items of a node are held in the order of their ranks, so that one cumulative sum answers for all of them, and
-nothing is searched for. This is merge sort backwards, with sums where an inversion count has ones.
-Blocks are short: pairs within one are left to a double sum, which takes less time for so few than the last levels.
+The sums over items of smaller rank in earlier or later blocks of a sequence are two-dimensional dominance sums.
+A sequence of ranks is cut into blocks. Level by level, its halves, their halves and so on are separated: the items in
+the left half of a node contribute to those in its right half, or the other way around, up to their rank. The items of a
+node are stored in the order of their ranks, so that one cumulative sum serves all of them, and no search is needed.
+This is merge sort backwards, with sums where an inversion count has ones.
+Blocks are short: for the few pairs within one, a double sum takes less time than the last levels would.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from labelkit.algorithms.precision import without_autocast
 Implementation = Literal["auto", "fast", "pairs"]
 #: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
 FLOOR, MARGIN = -0.2, 0.5
-# up to this number of pairs, of all rows together, the double sum takes less time
+# up to this number of pairs, summed over all rows, the double sum takes less time
 _FEW_PAIRS = 2**15
-# rows are worked on in groups that need about so much
+# rows are processed in groups that need about this much memory
 _MAX_BYTES = 2**30
 
 
@@ -61,13 +61,13 @@ def cotap_loss(
         margin: :math:`\tau_2 > 0`, the gap in scores that is enough.
         implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
             few items. All agree to rounding, ties included.
-        is_finite: the caller knows that all numbers are; to look waits for a GPU.
+        is_finite: the caller knows that all numbers are finite; a check would wait for a GPU.
 
     Returns:
         (b,) float32 (float64 for float64 scores), one loss per row.
 
     Raises:
-        ValueError: shapes that differ, no items, not-a-number or infinite values, a margin that is not positive.
+        ValueError: shapes differ, there are no items, values are NaN or infinite, or the margin is not positive.
 
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
@@ -117,7 +117,7 @@ class _Ranking(Function):
         return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None
 
 
-# items of a block at most
+# maximum number of items in a block
 _MOST_IN_BLOCK = 24
 
 
@@ -148,7 +148,7 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
     See :meth:`Merged.sums`.
 
     Args:
-        blocks: how the sequence is cut; its length is n.
+        blocks: partition of the sequence, of length n.
         ranks: (b, n) int64, of each position: rows are permutations of 0 .. n - 1.
         thresholds: (b, n) int64 by rank, in 0 .. n, not decreasing along a row.
     """
@@ -158,7 +158,7 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
     # an item is below all thresholds that are larger than its rank
     items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
     queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
-    # the block of each, and in the lower bits its first place
+    # the block of each place, and in the lower bits the initial place
     index = torch.arange(total, device=device)
     block = (index[: batch * n] % n // blocks.size) << total.bit_length()
     tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
@@ -170,8 +170,8 @@ class Merged:
     """Items and thresholds of a sequence in one sorted order, prepared for blockwise sums.
 
     Attributes:
-        blocks: how the sequence is cut.
-        batch: rows.
+        blocks: partition of the sequence.
+        batch: number of rows.
         items: (b n,) int64, the place of each item.
         queries: (b n,) int64, the place of the threshold of each item.
         tags: (2 b n,) int64, the block of each place, and in the lower bits the place.
@@ -199,13 +199,13 @@ class Merged:
 
         Args:
             payload: (c, b, n) float, x, c numbers of each item; use float64 where sums cancel.
-            earlier: False: blocks with B(j) > B(i).
+            earlier: False: sum over blocks with B(j) > B(i) instead.
 
         Returns:
             s and t, (c, b, n) like ``payload``.
         """
         width, total = len(payload), 2 * len(self.items)
-        # what each gives, then what it has taken
+        # the numbers that each place contributes, then the sums that it has received
         held = payload.new_zeros(2 * width, total)
         held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
         now: Tensor | None = None
@@ -229,9 +229,9 @@ class Merged:
 
 
 def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Yield of each level which items lie in right halves, and from where each moves next; of the last where each is.
+    """Yield for each level which items lie in right halves and their sources for the next; finally, all positions.
 
-    One after the other: all at once would take more memory than the sums.
+    Levels are yielded one by one: all at once would take more memory than the sums.
     """
     total, levels = len(tags), blocks.levels
     bits = total.bit_length()
@@ -242,7 +242,7 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor
         if level == levels - 1:
             yield is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index)
             return
-        # nodes are full, so that half of each is left
+        # nodes are full, so that exactly half of each goes left
         among_right = torch.cumsum(is_right.view(nodes, size), 1)
         begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
         place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
@@ -254,7 +254,7 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor
 def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
     """Count for each rank how many of n thresholds in 0 .. n are not larger, as (b, n) int64.
 
-    Of thresholds that do not decrease, twice this gives the thresholds again.
+    Applied twice to thresholds that do not decrease, this returns the thresholds.
     """
     counts = thresholds.new_zeros(len(thresholds), thresholds.shape[1] + 1)
     return counts.scatter_add_(1, thresholds, torch.ones_like(thresholds)).cumsum(1)[:, :-1]
@@ -262,13 +262,13 @@ def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
 
 # bytes that one item of one row needs at the peak
 _BYTES_PER_ITEM = 1000
-# pairs within blocks that are worked on at once: in the cache of a processor, or enough for a GPU
+# pairs within blocks that are processed at once: they fit into the cache of a processor, or fill a GPU
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
 Terms = tuple[Tensor, Tensor | None, Tensor]
-"""Loss (b,), its gradient by the scores (b, n), ``None`` if not asked for, and x of Eq. 12 (b, n): how far an item is
-behind, 0 where nothing with a lower target comes near. All are float64."""
+"""Loss (b,), its gradient by the scores (b, n), ``None`` if not requested, and x of Eq. 12 (b, n): how far an item is
+behind, 0 where no item with a lower target comes near. All are float64."""
 
 
 def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
@@ -279,7 +279,7 @@ def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: floa
         targets: (b, n) float, q; only their order matters.
         weights: (b, n) float, :math:`\gamma \ge 0`.
         margin: :math:`\tau > 0`.
-        gradient: compute it as well; less than twice the time.
+        gradient: also compute the gradient; takes less than twice the time.
 
     Returns:
         Everything in float64: differences of large moments lose all digits of float32.
@@ -305,19 +305,19 @@ def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: floa
 class _Items:
     """Items sorted by their targets, and by decreasing scores among equal targets.
 
-    What is (b, N) is filled up to whole blocks with items that are larger than all and weigh nothing.
+    Tensors (b, N) are padded to whole blocks with items that are larger than all others and have no weight.
 
     Attributes:
-        blocks: of positions.
+        blocks: partition of the positions.
         order: (b, n) int64, the item at each position.
         scores: (b, N) float64.
-        p: (b, N) float64, scores around 0: only differences count, and small numbers have small moments.
+        p: (b, N) float64, centered scores: only differences count, and small numbers have small moments.
         gamma: (b, N) float64, weights.
-        below: (b, N) int64, how many targets are smaller.
-        up_to: (b, N) int64, how many are not larger.
-        worse: (b, N) int64, how many scores are smaller.
-        merged: their ranks in the order of scores, where of equal ones the first position has the last rank; and by
-            rank, how many scores are smaller by the margin or more.
+        below: (b, N) int64, number of smaller targets.
+        up_to: (b, N) int64, number of targets that are not larger.
+        worse: (b, N) int64, number of smaller scores.
+        merged: ranks in the order of scores, where the first of equal scores has the last rank; and by rank, the number
+            of scores that are smaller by at least the margin.
     """
 
     blocks: Blocks
@@ -363,14 +363,14 @@ def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -
 
 
 def _first_equal(values: Tensor) -> Tensor:
-    """(b, n) int64: where the run of equal numbers begins in which each of the sorted (b, n) values is."""
+    """Return the start of the run of equal numbers that contains each of the sorted (b, n) values, (b, n) int64."""
     index = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     is_first = pad(values[:, 1:] != values[:, :-1], (1, 0))
     return (index * is_first).cummax(1).values
 
 
 def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What earlier blocks give to each position, (b, N) float64: sum of surrogates, sum of slopes, items ahead."""
+    """Sum over earlier blocks for each position, (b, N) float64: surrogates, slopes, and number of items ahead."""
     p, size = items.p, items.blocks.size
     moments = torch.stack([torch.ones_like(p), p, p * p])
     worse, far_worse = items.merged.sums(moments, earlier=True)
@@ -386,11 +386,11 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
 
 
 def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin: float, n: int) -> tuple[Tensor, ...]:
-    """Add the earlier items of each block to what earlier blocks give; all (b, N) float64.
+    """Add the earlier items of the same block to the sums over earlier blocks; all (b, N) float64.
 
     Returns:
         x; derivative of the loss by the sum of surrogates; sum of slopes of the surrogate, in units of ``-2 / margin``;
-        and what later items of the block pull, in these units.
+        and the pull of later items of the block, in the same units.
     """
     size = items.blocks.size
     flat = [value.reshape(-1, size) for value in (items.scores, items.below, items.gamma, items.worse, *between)]
@@ -405,7 +405,7 @@ def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin
 
 def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ...]:
     p, below, gamma, worse, total, slope, ahead_count = given
-    # most sums are over the first of two positions, that of the lower target: to add rows is faster than along them
+    # most sums are over the first of two positions (lower target): adding rows is faster than summing along them
     difference = p[:, None, :] - p[:, :, None]
     counts = (below[:, :, None] < below[:, None, :]).to(p.dtype)
     scaled = difference / margin
@@ -414,7 +414,7 @@ def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ..
     steep = (near + behind).mul_(counts)
     total = (total + near.sub_(behind).mul_(steep).sum(1)).clamp_min(0)
     ahead_count = ahead_count + counts.mul_(difference <= 0).sum(1)
-    # at least 1, also for what fills up the last blocks: these are shorter than n
+    # at least 1, also for the padding of the last blocks, since blocks are shorter than n
     at_least = n - worse - ahead_count
     ratio = total / at_least
     strength = gamma / at_least / (n * (1 + ratio).square())
@@ -425,7 +425,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     """Sum over the items of later blocks with a larger target: strength times slope, in units of ``-2 / margin``."""
     p, size = items.p, items.blocks.size
     payload = torch.stack([strength, strength * p])
-    # an item is near a better one where that one is near it
+    # nearness is mutual: an item is near a better one if that one is near it
     lower, up_to_near = items.merged.inverse().sums(payload, earlier=False)
     middle_count, middle_sum = (up_to_near - lower).unbind()
     # items of later blocks with the same target have smaller ranks, and do not count
@@ -436,7 +436,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
 
 
 def _before(values: Tensor, ends: Tensor) -> Tensor:
-    """Sums (c, b, m) of the values (c, b, n) before each end (b, m)."""
+    """Return the sums (c, b, m) of the values (c, b, n) before each end (b, m)."""
     sums: Tensor = pad(torch.cumsum(values, 2), (1, 0))
     return sums.gather(2, ends.expand(len(values), -1, -1))
 

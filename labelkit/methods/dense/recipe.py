@@ -1,4 +1,4 @@
-"""What methods share whose student follows cosines and whose target follows the student: events, groups, parts."""
+"""Shared parts of methods with cosine schedules and an EMA target: events, parameter groups, initial weights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         network: the student.
 
     Attributes:
-        never_decayed: end of the names of parameters without weight decay, beside biases and one-dimensional ones.
-        remedy: of a collapse, beside a lower learning rate.
+        never_decayed: suffix of parameters without weight decay, in addition to biases and one-dimensional ones.
+        remedy: remedy for a collapse, in addition to a lower learning rate.
     """
 
     runs_whole_backbone = False
@@ -72,8 +72,8 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         """Return a phase whose batches hold a fixed number of images of each data set, the same on every process.
 
         Args:
-            rows: that can be read; those of images of one object come first.
-            views: of each image.
+            rows: rows that can be read; those of images of one object come first.
+            views: views of each image.
             pairing: what second views show.
         """
         config = self.config
@@ -169,7 +169,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
     """Check that small views are whole patches and that batches divide evenly among processes.
 
     Raises:
-        ConfigError: naming the option.
+        ConfigError: they do not; the message names the option.
     """
     patch = network.patch_size
     if config.local_size % patch:
@@ -190,14 +190,14 @@ def copy_branches(
 ) -> bool:
     """Copy the backbones, and optionally the projectors, of both networks from a run.
 
-    What else both networks have starts equal in both.
+    All other weights start equal in both networks.
 
     Returns:
-        whether the run is one of these.
+        Whether the run has such networks.
 
     Raises:
-        CheckpointMismatch: other backbones.
-        ConfigError: other projectors.
+        CheckpointMismatch: the backbones differ.
+        ConfigError: the projectors differ.
     """
     if not all(any(name.startswith(f"{branch}projector.") for name in tensors) for branch in _BRANCHES):
         return False

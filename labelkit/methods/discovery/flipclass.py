@@ -7,11 +7,11 @@ Sec. 4 and App. D.1, on SimGCD's losses. Each step:
        and the student's queries (``algorithms.attention``)                                   Eq. 5-8
     3. contrastive loss on both views, cross-entropy on labeled images
     4. the teacher's sharpened prediction is the student's target                             Eq. 1
-    5. each epoch the teacher's temperature moves on
-``--align-mode`` puts one of the paper's rivals in place of step 2 or 4, all else equal (App. D.4).
-Departures, all for reasons given in the options: Eq. 8 as printed does not multiply out, so keys move in key space by
+    5. the teacher's temperature changes with each epoch
+``--align-mode`` replaces step 2 or 4 by one of the paper's baselines, all else equal (App. D.4).
+Departures, for reasons stated in the options: Eq. 8 as printed mixes two spaces, so keys move in key space by
 default (``--update-space``); the temperatures of the two contrastive losses are those of SimGCD's code, which the text
-exchanges; the teacher's temperature follows SimGCD's schedule. At evaluation nothing is aligned.
+swaps; the teacher's temperature follows SimGCD's schedule. In evaluation, nothing is aligned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def view_strength(config: FlipClassConfig, epoch: int) -> float:
     return min(1.0, epoch / (0.5 * config.epochs))
 
 
-#: Least confidence of a target that counts, as published.
+#: Minimum confidence of a target that is used, as published.
 FIXMATCH_THRESHOLD = 0.95
 
 
@@ -65,7 +65,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
             if config.align_mode == "flip"
             else None
         )
-        # without alignment, the blocks that would be aligned need not be there: a CNN has none
+        # without alignment, the blocks to align need not exist: a CNN has none
         there = tuple(block for block in config.align_blocks if block < depth)
         self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
@@ -137,7 +137,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         return StepOutput(loss, logs)
 
     def _consistency(self, logits: Tensor, labels: Tensor) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """What takes the place of plain distillation, if anything, and what to log of it."""
+        """Return the replacement of plain distillation, if any, and the values to log."""
         teacher, student = logits.chunk(2)
         if self.aligned_distillation is not None:
             return self.aligned_distillation(student, teacher, self._teacher_temperature, labels), {}

@@ -7,7 +7,7 @@ Each step, on two views of every image:
 After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`). The score
 that is logged after an epoch is that of this command with its defaults and the seed of the run.
 Departures: the released script keeps the epoch with the best accuracy on the test labels; we keep the last. The score
-lets classes change places with other groups in the end (`--exchange`), which the released k-means does not.
+allows classes to swap places with other groups at the end (`--exchange`), which the released k-means does not.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ContrastiveNetwork(PairedNetwork):
 
     Args:
         backbone: name of a vision transformer.
-        hidden_dim: of the head's layers.
-        bottleneck_dim: of the head's narrow place.
-        head_dim: of its output.
+        hidden_dim: width of the head's hidden layers.
+        bottleneck_dim: width of the head's bottleneck.
+        head_dim: width of the head's output.
         options: see `PairedOptions`.
     """
 
@@ -59,14 +59,14 @@ class ContrastiveNetwork(PairedNetwork):
         seed = options["seed"]
         super().__init__(backbone, **options)
         with seeded_init(seed + 1):
-            # DINO's head: a narrow place, then cosines to many directions
+            # DINO's head: a bottleneck, then cosines to many directions
             self.projector = Projector(self.backbone.info.feature_dim, hidden_dim, bottleneck_dim)
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
         """Map the ``first`` and ``second`` views (b, c, h, w) of images to projections (2b, head_dim), in this order.
 
-        After ``reuse_frozen`` what is kept of views takes their place.
+        After ``reuse_frozen``, cached outputs take the place of the views.
         """
         features = self.features_of_pair(first, second)
         projections: Tensor = self.directions(self.projector(features))

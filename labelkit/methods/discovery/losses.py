@@ -5,7 +5,7 @@ The loss of SimGCD and FlipClass: contrast, self-distillation and labels in one 
 Source: SimGCD (CVMI-Lab/SimGCD:train.py) and "Flipped Classroom: Aligning Teacher Attention with
 Student in Generalized Category Discovery", Sec. 4.2. With ``symmetric=True`` it is SimGCD's.
 
-Rivals of the key update: losses that pull attention together, and other targets for the student.
+Baselines for the key update: losses that pull attention together, and other targets for the student.
 
 Source: the ablations of "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
 Discovery" (NeurIPS 2024), App. D.4, which names them and defines the last three.
@@ -36,11 +36,11 @@ class DiscoveryLoss(nn.Module):
 
     Args:
         supervised_weight: :math:`\lambda` in [0, 1].
-        contrastive_temperature: of `InfoNCELoss`, > 0.
-        supervised_temperature: of `SupConLoss`, > 0.
-        student_temperature: of the predictions in all terms on logits, > 0.
+        contrastive_temperature: temperature of `InfoNCELoss`, > 0.
+        supervised_temperature: temperature of `SupConLoss`, > 0.
+        student_temperature: temperature of the predictions in all terms on logits, > 0.
         entropy_weight: :math:`\epsilon` >= 0.
-        symmetric: average both directions, each view once as teacher; else view 0 teaches view 1.
+        symmetric: average both directions, each view once as teacher; otherwise, view 0 teaches view 1.
 
     Shape:
         - projections: ``(2b, d)`` float; rows 0..b-1 are view 0 (teacher), the others view 1.
@@ -54,11 +54,11 @@ class DiscoveryLoss(nn.Module):
           Without labels the supervised parts are exactly 0.
 
     Raises:
-        ValueError: fewer than 2 images, row counts that do not fit, or an argument out of range.
+        ValueError: there are fewer than 2 images, row counts do not fit, or an argument is out of range.
 
     Source:
         SimGCD's code. The FlipClass text swaps the two contrastive temperatures; the code's 1.0
-        (unsupervised) and 0.07 (supervised) are what produced the published baselines.
+        (unsupervised) and 0.07 (supervised) produced the published baselines.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class AttentionPull(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: unknown kind, shapes that do not fit, or fewer than 2 tokens for ``coral``.
+        ValueError: the kind is unknown, shapes do not fit, or there are fewer than 2 tokens for ``coral``.
 
     Source:
-        App. D.4, which does not say over what ``kld`` is a distribution, nor how ``coral`` is scaled (here as in Deep
+        App. D.4, which specifies neither the distributions of ``kld`` nor the scale of ``coral`` (here as in Deep
         CORAL, Sun and Saenko 2016), and minimizes it over a transformed source, which we leave out.
     """
 
@@ -193,17 +193,17 @@ class DistributionAlignment(nn.Module):
     Args:
         num_classes: c >= 2.
         student_temperature: :math:`\tau_s > 0`.
-        decay: of the running mean, in [0, 1).
+        decay: decay of the running mean, in [0, 1).
 
     Shape:
         - student_logits: ``(b, c)`` float; gets the gradient.
         - teacher_logits: ``(b, c)`` float; no gradient.
         - teacher_temperature: float > 0.
-        - labels: ``(b,)`` int64; rows with -1 move the running mean, in training mode.
+        - labels: ``(b,)`` int64; rows with -1 update the running mean, in training mode.
         - returns: ``()`` float32 (float64 stays).
 
     Source:
-        App. D.4; uniform shares, since new classes have no labels to count.
+        App. D.4; the shares are uniform, since new classes have no labels to count.
     """
 
     def __init__(self, num_classes: int, student_temperature: float, decay: float = 0.99) -> None:
@@ -215,7 +215,7 @@ class DistributionAlignment(nn.Module):
             )
         self.student_temperature = student_temperature
         self.decay = decay
-        # a buffer, so that a checkpoint carries it
+        # a buffer, so that checkpoints include it
         self.shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
 
     def targets(self, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
@@ -242,7 +242,7 @@ class DistributionAlignment(nn.Module):
         unlabeled = (labels < 0).to(self.shares.dtype)
         with without_autocast(teacher_logits):
             u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)
-            # without unlabeled rows the mean is the old value, so that nothing moves
+            # without unlabeled rows the mean is the old value, so that nothing changes
             count = unlabeled.sum()
             mean = torch.where(count > 0, unlabeled @ u / count.clamp(min=1), self.shares)
         self.shares.mul_(self.decay).add_(mean, alpha=1 - self.decay)
@@ -292,7 +292,7 @@ class ConfidentPseudoLabelLoss(nn.Module):
 
 
 def _covariance(tokens: Tensor) -> Tensor:
-    """Unbiased covariance over tokens, (..., t, d) to (..., d, d)."""
+    """Return the unbiased covariance over tokens, (..., t, d) to (..., d, d)."""
     if tokens.shape[-2] < 2:
         raise ValueError(f"a covariance needs at least 2 tokens, got {tokens.shape[-2]}")
     centered = tokens - tokens.mean(dim=-2, keepdim=True)

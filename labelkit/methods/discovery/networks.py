@@ -1,6 +1,6 @@
 """Networks of category discovery.
 
-A backbone of which paired training trains the last blocks alone, or nothing.
+A backbone for pairs of views, of which only the last blocks, or none, are trained.
 
 Backbone, projector and cosine classifier of parametric category discovery (SimGCD, FlipClass).
 """
@@ -21,13 +21,13 @@ from labelkit.models.seeding import seeded_init
 
 
 class PairedOptions(BackboneOptions, total=False):
-    """Keyword arguments of a `PairedNetwork`: what is trained of its backbone, and what its backbone is.
+    """Keyword arguments of a `PairedNetwork`: its backbone and the trained part of it.
 
     Attributes:
         grad_from_block: first block that is trained.
-        train_stem: train what is around the blocks too.
-        linear_probe: train nothing of it.
-        seed: of all initial values.
+        train_stem: whether the layers around the blocks are trained, too.
+        linear_probe: whether nothing of the backbone is trained.
+        seed: seed of all initial values.
     """
 
     grad_from_block: Required[int]
@@ -68,7 +68,7 @@ class PairedNetwork(BackboneNetwork):
         """Allow ``features_of_pair`` and ``embed`` to take cached tokens for images, and return the frozen part.
 
         Args:
-            moved_blocks: blocks in which the first view's keys move.
+            moved_blocks: blocks in which the first view's keys are moved.
 
         Raises:
             ConfigError: nothing is frozen, or it changes from pass to pass.
@@ -79,12 +79,12 @@ class PairedNetwork(BackboneNetwork):
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
         """Map the ``first`` and ``second`` views (b, c, h, w) of images to features (2b, d), in this order.
 
-        After ``reuse_frozen`` what is kept of views takes their place.
+        After ``reuse_frozen``, cached outputs take the place of the views.
 
         Args:
             first: one view of each image.
-            second: the other.
-            options: others of `paired_forward`.
+            second: the other view.
+            options: other arguments of `paired_forward`.
         """
         if self._of_rows:
             features: Tensor = self.backbone(torch.cat([first, second]))
@@ -112,7 +112,7 @@ class DiscoveryNetwork(PairedNetwork):
     Args:
         backbone: name of a vision transformer.
         num_classes: columns of the classifier; the first are the old classes.
-        projector_hidden_dim, projection_dim: of the projector.
+        projector_hidden_dim, projection_dim: dimensions of the projector.
         options: see `PairedOptions`.
     """
 
@@ -142,9 +142,9 @@ class DiscoveryNetwork(PairedNetwork):
         """Map two views (b, c, h, w) of the same images to projections and logits of each.
 
         Args:
-            first: one view of each image; after ``reuse_frozen``, what is kept of it.
+            first: one view of each image; after ``reuse_frozen``, its cached outputs.
             second: the other, likewise.
-            options: how keys of the first view move, and what to record, as in `paired_forward`.
+            options: how to move keys of the first view, and what to record, as in `paired_forward`.
 
         Returns:
             projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.

@@ -1,12 +1,12 @@
 """Options of the methods of category discovery.
 
-What category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it.
+Options that category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it.
 
 Options of FlipClass: SimGCD's recipe and the alignment of the teacher's attention.
 
-Options of GCD, the contrastive baseline under SimGCD.
+Options of GCD, the contrastive baseline that SimGCD builds on.
 
-Options of SimGCD, the baseline under FlipClass.
+Options of SimGCD, the baseline that FlipClass builds on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What category-discovery methods build from their options in the same way, and how they are judged.
+"""Shared parts of category-discovery methods: checks, construction from options, and evaluation.
 
-Departure: a warm-up of the teacher's temperature that lasts one epoch has the final temperature in it; the released
-codes of SimGCD and DINO give that epoch the temperature of the start.
+Departure: a warm-up of the teacher's temperature that lasts one epoch uses the final temperature; the released code of
+SimGCD and DINO uses the initial temperature in that epoch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     """Check that there are labeled and unlabeled images, and return the number of classes, old and new.
 
     Raises:
-        DatasetError: no labeled or no unlabeled image.
+        DatasetError: there is no labeled or no unlabeled image.
         ConfigError: the number of classes is unknown or smaller than that of the old classes.
     """
     labeled = int((data.labels >= 0).sum())
@@ -104,7 +104,7 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
     Args:
         config: the options.
         data: facts about the training set.
-        symmetric: each view teaches the other.
+        symmetric: whether each view teaches the other.
     """
 
     runs_whole_backbone = False

@@ -1,14 +1,14 @@
 """The master of LMCS: three frozen versions of a student, joined at a layer by learned converters and trained.
 
 Source: the dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.2. After each block of updates:
-    1. take the student, the student of the block before and the average as they are; freeze them
-    2. begin as their mean, decided on by the average's last layers
+    1. copy and freeze the student, the student of the previous block and the average
+    2. start from their mean, followed by the average's last layers
     3. train converters and last layers:  J_M = J_X + lambda (J_C + eta J_D)                       Eq. 3.5 to 3.7
-    4. keep the average of the trained weights, with statistics taken anew; freeze
-Random numbers are keyed by the block, so that masters change nothing that the student draws.
-Departures: the source names neither the layer nor the form of the converters: here a linear map over channels that all
-positions share, before the last stage or at the pool. J_X, cross-entropy of blended labeled images, is ours: Eq. 3.7
-has nothing that labels could reach; J_D has the opposite sense of the printed one; eta, which is not given, starts J_D
+    4. keep the average of the trained weights, with recomputed statistics; freeze them
+Random numbers are keyed by the block, so that masters do not change the student's random numbers.
+Departures: the source specifies neither the layer nor the form of the converters: here a linear map over channels that
+all positions share, before the last stage or at the pool. J_X, cross-entropy of blended labeled images, is ours: Eq.
+3.7 has no term with labels; J_D has the opposite direction of the printed one; eta, which is not specified, starts J_D
 at half of J_C; optimizer and updates of the master are ours.
 """
 
@@ -42,13 +42,13 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import EMADecay, horizon_decay
 
-#: Of Adam, and of the average of the trained weights (the decay is published, the rate is not).
+#: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
 MASTER_LR: Final = 1e-3
 MASTER_DECAY: Final = 0.99
 ETA_BATCHES: Final = 10
 ETA_LIMITS: Final = (1e-4, 1e-1)
 MAX_CENTROID_IMAGES: Final = 10_000
-# views of a master's images are drawn apart from those of the student's epochs
+# the views of a master's images are drawn separately from those of the student's epochs
 _EPOCH_OFFSET: Final = 1 << 20
 
 ComposeAt = Literal["last-stage", "pool"]
@@ -59,9 +59,9 @@ class DiscriminationLoss(nn.Module):
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
-    In [0, 1]: 0 at a centroid, 1 half-way between two; does not change with the scale of the features. The printed
-    Eq. 3.6, the mean of :math:`(d_0 - d_1)^2`, is 0 half-way between two centroids, so that descending it moves
-    features there, the opposite of what its text asks for.
+    In [0, 1]: 0 at a centroid, 1 half-way between two; independent of the scale of the features. The printed Eq. 3.6,
+    the mean of :math:`(d_0 - d_1)^2`, is 0 half-way between two centroids, so that minimizing it moves features there,
+    the opposite of what its text describes.
 
     Shape:
         - features: ``(b, d)`` float; gets gradients.
@@ -69,7 +69,7 @@ class DiscriminationLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
 
     Raises:
-        ValueError: fewer than two centroids, or shapes that do not fit.
+        ValueError: there are fewer than two centroids, or shapes do not fit.
     """
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
@@ -90,13 +90,13 @@ class Composition(nn.Module):
     """Trained part of LMCS's master: three converters whose sum feeds the last layers.
 
     Args:
-        student: whose last stage and head the decision starts as.
+        student: the network whose last stage and head initialize the decision.
         at: where the networks are joined.
 
     Attributes:
-        converters: three linear maps over channels; together the mean of the three inputs, at first.
-        decision: from the joined maps to features; nothing at the pool.
-        head: from features to logits.
+        converters: three linear maps over channels; initially, their sum is the mean of the three inputs.
+        decision: maps the joined maps to features; the identity at the pool.
+        head: maps features to logits.
     """
 
     def __init__(self, student: StudentNetwork, at: ComposeAt) -> None:
@@ -137,15 +137,15 @@ class Composition(nn.Module):
 class ComposedNetwork(InferenceNetwork):
     """LMCS's master network, which joins the current, previous and averaged student at one layer.
 
-    It is never in training mode but for what trains it.
+    It stays in evaluation mode; only code that trains the composition switches that part.
 
     Args:
-        student: the network that the three are versions of; copied.
+        student: the network whose versions are joined; copied.
         at: where they are joined.
 
     Attributes:
         current, previous, averaged: frozen networks in evaluation mode.
-        composition: what is trained.
+        composition: the trained part.
 
     Raises:
         ConfigError: the backbone cannot be cut before its last stage.
@@ -209,7 +209,7 @@ def _staged(network: StudentNetwork) -> StagedNetwork:
 
 
 def _joined_width(student: StudentNetwork) -> int:
-    """Channels at the composition layer, seen on an image of zeros."""
+    """Return the number of channels at the composition layer, found with an image of zeros."""
     spec, network = student.input_spec, _staged(student)
     was_training = network.training
     network.eval()
@@ -224,11 +224,11 @@ class MasterTraining:
 
     Args:
         master: gets new networks and new weights.
-        config: how.
+        config: options of the training.
         labels: (n,) int64 training labels, given and discovered, -1 = none.
         rows: (m,) images that can be read.
-        view: how they are augmented.
-        state: of the event; its epoch is the number of the block.
+        view: augmentation of the images.
+        state: state of the event; its epoch is the number of the block.
     """
 
     def __init__(
@@ -252,13 +252,13 @@ class MasterTraining:
         """Compose the master from the student's versions and train it.
 
         Args:
-            student: as it is after the block, with statistics to be judged with.
+            student: student after the block, with running statistics for evaluation.
             teacher: its average, likewise.
-            first: no master was composed before, so that the student is also its own predecessor.
+            first: whether no master was composed before; the student is then also its own predecessor.
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
-            the updates; ``eta``; the number of distinct ``centroids``, of which J_D needs two; length of the converter
+            the updates; ``eta``; the number of distinct ``centroids``, of which J_D needs two; norm of the converter
             of each network, (channels)^0.5 / 3 at the start.
         """
         master, steps = self.master, self.steps
@@ -278,7 +278,7 @@ class MasterTraining:
         for step, batch in enumerate(self.batches()):
             if step and step % max(1, steps // 4) == 0:
                 self._place_centroids(generator)
-            # dropout and shake draw from the global generator, which the trainer sets anew before each update
+            # dropout and shake draw from the global generator, which the trainer seeds again before each update
             composition.train()
             parts = self.losses(batch, step)
             composition.eval()
@@ -303,7 +303,7 @@ class MasterTraining:
 
     @property
     def _unlabeled(self) -> NDArray[np.int64]:
-        """Rows without a label."""
+        """Return the rows without a label."""
         return self.rows[self.labels[self.rows] < 0]
 
     def batches(self) -> Iterator[Batch]:
@@ -339,7 +339,7 @@ class MasterTraining:
 
     @torch.no_grad()
     def _eta(self) -> float:
-        """Weight of J_D: what makes it half of J_C before the first update, within ``ETA_LIMITS``."""
+        """Return the weight of J_D that makes it half of J_C before the first update, within ``ETA_LIMITS``."""
         if self._discrimination is None:
             return 0.0
         sums = torch.zeros(2)
@@ -364,14 +364,14 @@ class MasterTraining:
         composition, is_trained = self.master.composition, self._centroids is not None
 
         def look(images: Tensor) -> Tensor:
-            # trained by the statistics of batches, so compared by these
+            # it is trained with batch statistics, so features are compared with these
             with batch_statistics(composition) if is_trained else nullcontext():
                 return self.master.embed(images)
 
         features = self.state.embed(look, rows, FullPass(order="fixed"))
         wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
-        if self.state.is_main:  # all at once would share out the processor among as many equal runs
+        if self.state.is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
             centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
@@ -391,10 +391,10 @@ class Guide(nn.Module):
 
     Args:
         config: the options.
-        student: the network that it is made of versions of.
+        student: the network whose versions it is made of.
 
     Attributes:
-        is_ready: a block has ended.
+        is_ready: whether a block has ended.
     """
 
     def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:

@@ -1,15 +1,15 @@
-"""LMCS's score of critical samples: rows near the known classes whose neighborhood names several of them.
+"""LMCS's score of critical samples: rows near the known classes whose neighbors belong to several of them.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.3, Eq. 3.8 to 3.12.
 Each round:
     1. mean of each class over the reference rows, nearest mean of each pool row      Eq. 3.8
     2. keep (confine) the pool rows near their mean                                   Eq. 3.9
-    3. weigh the reference rows by their rank of nearness to each of these            Eq. 3.10
+    3. weigh the reference rows by their distance rank to each kept row               Eq. 3.10
     4. soft label = weight of each class, and its entropy                             Eq. 3.11, 3.12
-    5. take the rows of largest entropy whose soft label names the nearest class
+    5. take the rows of largest entropy whose soft label agrees with the nearest class
 Rounds and shares of the classes: ``pseudo_label_selection.py``.
-Departures: the radius, which is not given, follows from the count; a row counts only if both equations name the same
-class.
+Departures: the radius, which is not specified, follows from the count; a row counts only if both equations name the
+same class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
 
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 
-# Candidates for each wanted row, and at most one of so many (ours; Eq. 3.9's radius is not given).
+# Candidates per wanted row, and the inverse of their maximum fraction (ours; Eq. 3.9 specifies no radius).
 _CONFINE_FACTOR, _CONFINE_PART = 10, 4
 # Distances to the reference rows per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
@@ -48,11 +48,11 @@ class CriticalDiscovery(Discovery):
     """Newly labeled rows with their soft labels and entropies.
 
     Attributes:
-        per_class: beside what every search reports: ``confined``, candidates within the radius; ``disagreeing``, of
-            these rows whose soft label is largest for another class, which are left out; ``radius``, largest distance
-            of the confined; ``lowest_entropy`` and ``highest_entropy`` of the rows taken, in bits; NaN without any.
+        per_class: in addition to the fields of every search: ``confined``, candidates within the radius;
+            ``disagreeing``, confined rows left out since their soft label is largest for another class; ``radius``, the
+            largest confined distance; ``lowest_entropy`` and ``highest_entropy`` of the rows taken, in bits, or NaN.
         soft: (s, c) float32 weight of each class (Eq. 3.11), rows sum to 1.
-        entropy: (s,) float64 of these, in bits.
+        entropy: (s,) float64 entropies of the soft labels, in bits.
     """
 
     soft: NDArray[np.float32]
@@ -83,15 +83,15 @@ def discover_critical(
         count: rows to find in each round, or ``double``.
         rounds: >= 1.
         criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: take the nearest 10 times as many rows as are wanted, but at most a quarter of the candidates (and not
-            less than what is wanted), for each class by itself if balanced; ``False``: any distance.
-        options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+        confine: search only the nearest rows, 10 times as many as are wanted, but at most a quarter of the candidates
+            (and at least as many as wanted), separately for each class if balanced; ``False``: any distance.
+        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
     Returns:
         The rows with labels, distances to the nearest mean, soft labels and entropies.
 
     Raises:
-        ValueError: features that are not finite.
+        ValueError: features are not finite.
     """
     rows = check_features(features)
     measure, choose = partial(_nearest_means, rows), partial(_choose, rows, criterion, confine)
@@ -111,11 +111,11 @@ def soft_labels(
 
     Args:
         rows: (n, d).
-        asked: (m,) rows to judge.
+        asked: (m,) rows to compute soft labels for.
         labels: (n,) class of the reference rows, -1 elsewhere.
         num_classes: c.
-        beta: of the weights.
-        scale: distances over this are rounded to rank by; ties to the lowest row.
+        beta: beta of the weights.
+        scale: distances are divided by it and rounded for ranking; ties go to the lowest row.
 
     Returns:
         (m, c) float64, rows sum to 1.
@@ -144,7 +144,7 @@ def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Class of the largest weight; of equal ones the nearest mean's, else the lowest."""
+    """Return the class of the largest weight; among equal ones, the nearest mean's, else the lowest."""
     weights = round_for_sorting(soft)
     every = np.arange(len(soft))
     is_nearest = weights[every, nearest] == weights.max(axis=1)
@@ -156,7 +156,7 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     warnings = []
     confined = np.concatenate(_confined(turn) if confine else turn.groups)
     asked = turn.pool[confined]
-    # half weight where as many rows are nearer as a class has
+    # the weight is one half where the number of nearer rows equals that of a class
     beta, num_classes = 1 / np.count_nonzero(turn.sizes), len(turn.sizes)
     soft = soft_labels(rows, asked, turn.original, num_classes, beta, turn.scale)
     entropy, nearest = entropy_bits(soft), turn.nearest[confined]
@@ -192,8 +192,8 @@ def _confined(turn: Round) -> list[NDArray[np.int64]]:
 def _nearest_means(
     rows: NDArray[Any], current: NDArray[np.int64], given: NDArray[np.int64], pool: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
-    del current  # labels found earlier move no mean
+    """Return the distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
+    del current  # labels found earlier do not change the means
     means = class_means(rows, given, num_classes)
     distance, nearest = np.empty(len(pool)), np.empty(len(pool), dtype=np.int64)
     for start in range(0, len(pool), BLOCK_ROWS):

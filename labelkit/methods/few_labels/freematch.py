@@ -1,16 +1,16 @@
-"""FreeMatch: what the network is sure of for a weakly changed image, it learns on a strongly changed one.
+"""FreeMatch: confident predictions for weakly augmented images are learned on strongly augmented ones.
 
 Sources: Y. Wang et al., "FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning" (ICLR 2023), Eq. 5 to 11,
 and ``microsoft/Semi-supervised-learning``; with ``--fixed-threshold 0.95 --fairness-weight 0`` K. Sohn et al.,
 "FixMatch" (NeurIPS 2020).
 Each step, on labeled images and several times as many others:
-    1. cross-entropy of the labeled images, weakly changed
-    2. thresholds move toward the mean confidence, and for each class with its share of the predictions
-    3. cross-entropy of strongly changed images with the class of the weakly changed one, if above its threshold
-    4. the published term on the mix of classes, with a small weight
-    5. the average moves toward the network; it is the one that is judged and embeds
-Departures: RandAugment's geometric operations come before the others; the average fits to short runs; statistics are
-taken anew before an evaluation.
+    1. cross-entropy of the labeled images, weakly augmented
+    2. thresholds follow the mean confidence, scaled for each class with its share of the predictions
+    3. cross-entropy of strongly augmented images with the class of the weakly augmented one, if above its threshold
+    4. the published fairness term on the class distribution, with a small weight
+    5. the average follows the network; it is evaluated and embeds images
+Departures: RandAugment's geometric operations come before the others; the average adapts to short runs; statistics are
+recomputed before an evaluation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AdaptiveThreshold(nn.Module):
     Args:
         num_classes: c.
         decay: m in [0, 1).
-        fixed: keep rows whose probability is at least this one instead (FixMatch); the averages go on.
+        fixed: keep rows whose probability is at least this one instead (FixMatch); the averages are still updated.
 
     Attributes:
         confidence: () float32, :math:`\tau`.
@@ -70,7 +70,7 @@ class AdaptiveThreshold(nn.Module):
 
         Args:
             probabilities: (b, c), this process's part.
-            total: sum of a small tensor over processes.
+            total: sums a small tensor over processes.
         """
         surest, classes = probabilities.max(dim=1)
         counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
@@ -120,10 +120,10 @@ class FairnessLoss(nn.Module):
     .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
 
     with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThreshold``, and :math:`\bar p, \bar h` the mean
-    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c where both mixes are even.
+    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c where both are uniform.
 
-    As published, descending it raises the cross-entropy: it moves the batch away from the running mix. Its weight is
-    small, and 0 leaves it out.
+    As published, minimizing it raises the cross-entropy: it moves the batch away from the running distribution. Its
+    weight is small, and 0 disables it.
 
     Shape:
         - logits: ``(b, c)`` float of the strong views; gets gradients.
@@ -134,7 +134,7 @@ class FairnessLoss(nn.Module):
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
         """Return the loss, a sum over classes."""
-        places = kept.nonzero().squeeze(1)  # the one time that a GPU is waited for
+        places = kept.nonzero().squeeze(1)  # the only time that a GPU is waited for
         if not len(places):
             return promote(logits).sum() * 0
         with without_autocast(logits):
@@ -146,12 +146,12 @@ class FairnessLoss(nn.Module):
 
 
 def _counts(classes: Tensor, num_classes: int) -> Tensor:
-    """How often each class occurs, (c,) int64; ``bincount`` would wait for a GPU to learn the largest."""
+    """Count the rows of each class, (c,) int64; ``bincount`` would wait for a GPU to find the largest class."""
     return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
 
 
 def _normalized(shares: Tensor, by: Tensor) -> Tensor:
-    """``shares / by`` as a distribution; a class that was never predicted counts 0."""
+    """Return ``shares / by`` as a distribution, with 0 for classes that were never predicted."""
     ratios = torch.where(by > 0, shares / by.clamp(min=1e-12), 0.0)
     return ratios / ratios.sum()
 
@@ -162,16 +162,16 @@ class FreeMatchObjective(StudentObjective):
     .. math:: J = J_X + J_U + \lambda_f J_F
 
     1. one pass over labeled images, weak and strong views of the others
-    2. thresholds follow the mean confidence and the mix of predicted classes; or one is fixed (FixMatch)
-    3. :math:`J_X` of labeled rows; :math:`J_U` of sure rows
-    4. :math:`J_F`: FreeMatch's term on the mix of classes
+    2. thresholds follow the mean confidence and the distribution of predicted classes; or one is fixed (FixMatch)
+    3. :math:`J_X` of labeled rows; :math:`J_U` of confident rows
+    4. :math:`J_F`: FreeMatch's term on the class distribution
 
     Args:
-        weak: how an image is augmented for its label.
-        strong: how it is augmented to learn that.
+        weak: augmentation of the images that are labeled or predicted.
+        strong: augmentation of the images on which predictions are learned.
         num_classes: k.
-        decay: of the averages behind the thresholds.
-        fixed_threshold: FixMatch's; ``None``: adaptive.
+        decay: decay of the averages behind the thresholds.
+        fixed_threshold: FixMatch's threshold; ``None``: adaptive.
         fairness_weight: :math:`\lambda_f`.
     """
 
@@ -202,8 +202,8 @@ class FreeMatchObjective(StudentObjective):
 
         Args:
             batch: labeled rows and others.
-            networks: the teacher has no part in the loss.
-            state: where the run is.
+            networks: the teacher is not used in the loss.
+            state: state of the run.
         """
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
@@ -237,7 +237,7 @@ class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
     """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
-        super().__init__(config, data, dropout=0.0)  # it brings its own noise
+        super().__init__(config, data, dropout=0.0)  # the method adds its own noise
         weak, strong = student_views(config, data, self.network.input_spec.size)
         self.objective = FreeMatchObjective(
             weak,

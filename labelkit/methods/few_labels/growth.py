@@ -1,7 +1,7 @@
-"""Labels that grow during a run: who was given which label when, where the growth stands, and what came of it.
+"""Labels that grow during a run: the discovered labels, the state of the growth, and its evaluation.
 
-All of it is buffers of fixed size, so that a checkpoint carries it and every process has the same. The class of an
-unlabeled image is never in them: what comes in is the given labels and what was discovered. The monitor alone sees the
+Everything is stored in buffers of fixed size, so that checkpoints include it and all processes have the same. The true
+class of an unlabeled image is never in them, only the given labels and the discovered ones. Only the monitor sees the
 truth, which reaches neither discovery nor training.
 Source: snowball, specification 3.6 and 3.8.
 """
@@ -26,7 +26,7 @@ from labelkit.training.monitors.classification import ClassificationMonitor
 
 D = TypeVar("D", bound=Discovery)
 
-#: Networks that discover; their place is their number in the table.
+#: Networks that discover; their position here is their number in the table.
 NETWORKS: Final = ("student", "teacher", "master")
 
 
@@ -35,9 +35,9 @@ class GrowthRules:
     """Rules for how fast and how far the label set grows.
 
     Attributes:
-        factor: labels after a discovery over those before, > 1.
-        cap: most labels, as a multiple of the given ones, >= 1.
-        generations: times they grow.
+        factor: ratio of the number of labels after a discovery to that before, > 1.
+        cap: maximum number of labels, as a multiple of the given ones, >= 1.
+        generations: number of times that labels grow from the given ones.
     """
 
     factor: float
@@ -66,12 +66,12 @@ class LabelGrowth(nn.Module):
 
     Args:
         given: (n,) int64 labels, -1 = none; they never change.
-        rules: how far labels grow.
+        rules: rules of the growth.
 
     Attributes:
         generation: () int64, from 1.
         iteration: () int64, discoveries in this generation so far.
-        num_found: () int64, lines of the table.
+        num_found: () int64, number of rows of the table.
         predictions: (2, n) int64, classes that were predicted at the end of the last phase and of the last
             generation; -1 = not yet.
     """
@@ -95,7 +95,7 @@ class LabelGrowth(nn.Module):
         """Return the (n,) int64 labels, original and discovered in this generation, with -1 for none.
 
         Args:
-            iteration: leave out what was discovered after this one; default: nothing is left out.
+            iteration: last discovery to include; default: the latest one.
         """
         labels = self.given.copy()
         found, _ = self.table()
@@ -143,12 +143,12 @@ class LabelGrowth(nn.Module):
         """Store the predicted classes at the end of a phase and return how many changed.
 
         Args:
-            classes: (m,) int64 of ``rows``.
+            classes: (m,) int64 predicted classes of ``rows``.
             rows: (m,) images that can be read.
 
         Returns:
-            Share of those without a given label whose class changed, since the last phase and since the end of the last
-            generation; ``None`` if there was none.
+            Share of the rows without a given label whose class changed, since the last phase and since the end of the
+            last generation; ``None`` if there was none.
         """
         free = self.given[rows] < 0
         now = torch.full((len(self.given),), -1, dtype=torch.int64)
@@ -162,11 +162,11 @@ class LabelGrowth(nn.Module):
         return changed[0], changed[1]
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return what was discovered in any generation, in the order of discovery.
+        """Return the discoveries of all generations, in the order of discovery.
 
         Returns:
             (s, 6) int64: row of the data set, training class, place in its discovery from 1, generation and iteration
-            from 1, number in ``NETWORKS`` of the network whose features found it; and (s,) float32 what it was chosen
+            from 1, number in ``NETWORKS`` of the network whose features found it; and (s,) float32 what it was selected
             by: distance to the class mean, or entropy in bits (critical samples).
         """
         count = int(self.num_found)
@@ -174,15 +174,15 @@ class LabelGrowth(nn.Module):
 
 
 def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Return the main process's discovery on every process, in case they differ in the last bits.
+    """Return the main process's discovery on every process, in case processes differ in the last bits.
 
     Args:
         found: what this process found among ``rows``; its warnings are passed on.
-        rows: (m,) rows of the data set that it looked at.
-        state: speaks to the other processes.
+        rows: (m,) rows of the data set that were searched.
+        state: communicates with the other processes.
 
     Returns:
-        The same in rows of the data set.
+        The discovery, with rows of the data set as indices.
     """
     columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
     table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))
@@ -221,7 +221,7 @@ class GrowthMonitor(ClassificationMonitor):
     Args:
         growth: the labels of the method.
         data: names and order of the classes.
-        inputs: the truth, names of the images, what they are judged by, and where the table goes.
+        inputs: true classes, names of the images, held-out images, and a function that writes the table.
     """
 
     def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
@@ -256,7 +256,7 @@ class GrowthMonitor(ClassificationMonitor):
         return self._names[label] if self._names else str(label)
 
     def _errors(self, growth: LabelGrowth) -> dict[str, float]:
-        """Shares of wrong labels in this generation: of all, of those discovered, of the latest discovery."""
+        """Return the shares of wrong labels in this generation: of all, of the discovered, of the newest ones."""
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)
         judged = (labels >= 0) & (self._truth >= 0)

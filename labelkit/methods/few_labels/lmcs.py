@@ -1,19 +1,19 @@
-"""LMCS: three versions of a student are composed to a master that guides it, and critical samples get labels.
+"""LMCS: three versions of a student are composed into a master that guides it, and critical samples get labels.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", chapter 3.
 Each block of ``--eval-every-steps`` updates:
     1. the student learns as in ``train mixmatch``, and agrees with the last block's master
-    2. student, student of the block before and average are joined by converters; these and the last layers
+    2. student, student of the previous block and average are joined by converters; these and the last layers
        are trained and become the master (``composition.py``)                           Eq. 3.5 to 3.7
 Every ``--generation-blocks`` blocks:
-    3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
+    3. unlabeled images near the means of the classes whose neighbors belong to several classes get a label,
        until labels are ``--growth-limit`` times the given ones (``critical_samples.py``)  Eq. 3.8 to 3.13
     4. the master learns them at once, the student one discovery later (look-ahead)
-Before all this it may learn to name how images are turned (``--pretext-steps``).
-Nothing here knows the class of an unlabeled image. The average is the network that is judged; the student discovers.
+Before all this, the student may learn to predict image rotations (``--pretext-steps``).
+No step uses the true class of an unlabeled image. The average is the network that is evaluated; the student discovers.
 Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it
 calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table), and so do we; a last phase trains the
-student on all that was discovered.
+student on all discoveries.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
 PRETEXT_LR = 0.1
 #: Labels stop growing if nearest mean and soft label disagree about a larger share of the confined images (ours).
 DISAGREE_STOP = 0.5
-#: epochs whose random numbers no training draws
+#: number of an epoch whose random numbers no training uses
 _PRETEXT_EPOCH = 1 << 29
 
 
@@ -72,7 +72,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     """Training method LMCS: a student guided by composed masters; needs one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
-        super().__init__(config, data, dropout=0.0)  # MixMatch brings its own noise
+        super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
         self.guide = Guide(config, self.network)
         self._view, _ = student_views(config, data, self.network.input_spec.size)
         weight = unlabeled_weight(config.steps, config)
@@ -83,7 +83,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         guidance = config.guidance_weight * config.unlabeled_weight
         self._guidance = GrowingWeight(guidance, config.unlabeled_ramp * config.steps)
-        # of each phase after the first: discoveries that the student learns, start, updates
+        # for each phase after the first: number of discoveries that the student learns, first step, number of updates
         self._later: list[list[int]] = []
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
@@ -122,14 +122,14 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def _learn_rotations(self, state: TrainState) -> float:
         """Pretrain the network on predicting image rotations, without its classifiers, at the start of training.
 
-        No label is used; the rotation classifier is thrown away.
+        No label is used; the rotation classifier is discarded.
 
         Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
-        with its momentum and weight decay. The cosine of the learning rate is ours. All turns of an image are in one
-        batch.
+        with its momentum and weight decay. The cosine of the learning rate is ours. All rotations of an image are in
+        one batch.
 
         Returns:
-            Share of the turns that were named rightly in the last tenth of the updates, over all processes.
+            Share of the rotations that were predicted correctly in the last tenth of the updates, over all processes.
 
         Raises:
             DivergenceError: the loss is not finite.
@@ -205,7 +205,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return {**({} if churn is None else {"churn": churn}), "discovered": float(found)}
 
     def _discover(self, state: TrainState) -> int:
-        """Give critical samples their labels; return how many: 0 without room, or if too many are disputed."""
+        """Label critical samples and return their number, 0 at the growth limit or if too many are disputed."""
         config, growth, rows = self.config, self.growth, self._rows
         if not growth.num_to_discover(rows):
             return 0
@@ -221,7 +221,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             class_names=training_class_names(self.data),
         )
         if config.criterion != "min_distance":
-            # the column score of the table: what they were chosen by
+            # the score column of the table is what they were selected by
             found = replace(found, distance=found.entropy)
         found = sync_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:

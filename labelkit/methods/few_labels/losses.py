@@ -19,7 +19,7 @@ class SquaredConsistency(nn.Module):
 
     .. math:: L = \frac{1}{b c} \sum_i \sum_k (\text{softmax}(s_i)_k - \text{softmax}(t_i)_k)^2
 
-    Without unit, in [0, 2 / c]; 0 where both predict the same, 2 / c where both are certain of different classes.
+    Dimensionless, in [0, 2 / c]; 0 where both predict the same, 2 / c where both are certain of different classes.
 
     Shape:
         - student_logits: ``(b, c)`` float; gets gradients.
@@ -73,7 +73,7 @@ class MixMatchLoss(nn.Module):
         L_u = \frac{1}{(m - b) c} \sum_{i > b} \sum_k (p_{ik} - r_{ik})^2
 
     Both are 0 where prediction and target agree on one class; :math:`L_x` is the entropy of the targets where they
-    agree otherwise. The two are returned apart, since the weight of the second one grows during training.
+    agree otherwise. The two are returned separately, since the weight of the second one grows during training.
 
     Shape:
         - logits: ``(m, c)`` float; gets gradients.
@@ -82,7 +82,7 @@ class MixMatchLoss(nn.Module):
         - returns: :math:`L_x` and :math:`L_u`, two ``()`` float32 (float64 stays); a part without rows is 0.
 
     Raises:
-        ValueError: shapes that differ, or more labeled rows than rows.
+        ValueError: shapes differ, or there are more labeled rows than rows.
     """
 
     def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> tuple[Tensor, Tensor]:

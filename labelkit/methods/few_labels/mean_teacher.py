@@ -7,8 +7,8 @@ Each step, on a batch of labeled and unlabeled images in two views:
     2. squared difference between the student's prediction for the first view and the teacher's for the second,
        with a weight that grows at the start
     3. the teacher moves toward the student
-The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
-Departures: decays fit to short runs, statistics are taken anew before an evaluation, images are not whitened.
+The teacher runs in training mode, with its own statistics. It is evaluated and embeds images.
+Departures: decays adapt to short runs, statistics are recomputed before an evaluation, images are not whitened.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class MeanTeacherObjective(StudentObjective):
     .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
 
     Args:
-        view: how an image is augmented; student and teacher see it with different random numbers.
-        weight: :math:`\lambda` by the step of the first phase; in later phases it is full.
+        view: augmentation of an image; student and teacher see it with different random numbers.
+        weight: :math:`\lambda` by the step of the first phase; later phases use its full value.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
     """
 
@@ -88,7 +88,7 @@ class MeanTeacherObjective(StudentObjective):
             logs["consistency"] = consistency.detach()
             if networks.master is not None:
                 with torch.no_grad():
-                    # all rows, or the statistics of the batch would be those of a few images
+                    # all rows; otherwise, the batch statistics would be those of a few images
                     target = head_logits(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
                 agreement = (difference * labeled).sum() / mean_count  # of labeled rows (Eq. 2.7)

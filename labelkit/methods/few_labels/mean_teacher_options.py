@@ -1,4 +1,4 @@
-"""Options of Mean Teacher, of the supervised baseline that has its recipe, and of what snowball takes from both."""
+"""Options of Mean Teacher, of the supervised baseline with the same recipe, and those that snowball uses, too."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     @model_validator(mode="after")
     def _check_decays(self) -> MeanTeacherOptions:
-        ema_decay = getattr(self, "ema_decay", 1.0)  # of the run, which these are options of
+        ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
         if self.ema_decay_start > ema_decay:
             raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
         return self

@@ -6,10 +6,10 @@ Each step, on as many labeled images as others, in two weak views:
     1. the mean prediction for the two views, sharpened, is the guess
     2. every row is blended with another one, image and label alike
     3. cross-entropy of labeled blends, squared error of the others with a weight that grows at the start
-    4. the average moves toward the network; it is the one that is judged and embeds
-Departures: weight decay (of kernels alone, decoupled) comes just before an update instead of just after it; the average
-fits to short runs; statistics are taken anew before an evaluation, as the released code can;
-accuracy is the last one, not the median of the last 20.
+    4. the average follows the network; it is evaluated and embeds images
+Departures: weight decay (only of kernels, decoupled) comes just before an update instead of just after it; the average
+adapts to short runs; statistics are recomputed before an evaluation, an option of the released code; the accuracy is
+the last one, not the median of the last 20.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import GrowingWeight
 
-#: Guessed labels are sharpened with it (paper and released code, on all sets).
+#: Temperature that sharpens guessed labels (paper and released code, on all sets).
 TEMPERATURE: Final = 0.5
-#: Of the distribution Beta(alpha, alpha) that the share of each blend is drawn from (released code, run scripts).
+#: Parameter of Beta(alpha, alpha), from which the share of each blend is drawn (released code, run scripts).
 MIXUP_ALPHA: Final = 0.75
 
 # Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
@@ -50,14 +50,14 @@ MIXUP_ALPHA: Final = 0.75
 def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Exchange parts of rows between the first block and each other block, so that all share batch statistics.
 
-    Part j of block 0 with part j of block j; doing it again undoes it.
+    Part j of block 0 is exchanged with part j of block j; a second call reverses it.
 
     Args:
         blocks: k tensors (b, ...) of one shape; each is cut into k parts of b / k rows, rounded down, the last parts
             one row longer.
 
     Raises:
-        ValueError: no block, or blocks that differ in their number of rows.
+        ValueError: there is no block, or blocks differ in their number of rows.
     """
     if len({len(block) for block in blocks}) != 1:
         raise ValueError(f"blocks have {[len(block) for block in blocks]} rows, must be equally long")
@@ -76,17 +76,17 @@ class MixMatchObjective(StudentObjective):
 
     1. guess: mean prediction of two views, with the statistics of each batch and without changing the running ones;
        sharpened
-    2. blend each row of (labeled, first views, second views) with another one of them, more of itself
-    3. interleave the three blocks, so that each has statistics of all; only the first one moves the running ones
+    2. blend each row of (labeled, first views, second views) with another one of them, with the larger share of itself
+    3. interleave the three blocks, so that each has the statistics of all; only the first one updates the running ones
     4. :math:`J_X` of the first block, :math:`J_U` of the others; with a master, :math:`J_M`: squared difference to its
        prediction for labeled images that are not blended
 
-    Departure: each process blends its own rows, with shares and partners that are equal on all of them.
+    Departure: each process blends its own rows, with shares and partners that are equal on all processes.
 
     Args:
-        view: how an image is augmented, twice.
+        view: augmentation of an image, applied twice.
         weight: :math:`\lambda` by the update of the run.
-        seed: of the run.
+        seed: seed of the run.
     """
 
     def __init__(self, view: ViewSpec, *, weight: GrowingWeight, seed: int) -> None:
@@ -118,12 +118,12 @@ class MixMatchObjective(StudentObjective):
         """Return the loss, with gradients only for the student.
 
         Args:
-            batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
-            networks: the teacher has no part in the loss.
-            state: where the run is.
+            batch: as many labeled rows as others; or only labeled ones, which are blended with each other.
+            networks: the teacher is not used in the loss.
+            state: state of the run.
 
         Raises:
-            ValueError: another mix of rows.
+            ValueError: the batch has other rows, but not as many as labeled ones.
         """
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         first, second = batch.views[0], batch.views[1]
@@ -154,7 +154,7 @@ class MixMatchObjective(StudentObjective):
         return StepOutput(loss, logs)
 
     def _interleaved(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
-        """Logits of three blocks, each with the statistics of rows of all of them."""
+        """Compute the logits of three blocks, each with the statistics of rows of all of them."""
         mixed = interleave(blocks)
         logits = [head_logits(student, mixed[0])[0]]
         with batch_statistics(student):
@@ -162,10 +162,10 @@ class MixMatchObjective(StudentObjective):
         return torch.cat(interleave(logits))
 
     def _master_term(self, batch: Batch, networks: StudentNetworks, labeled: Tensor) -> Tensor:
-        """Squared difference between student and master on labeled images."""
+        """Compute the mean squared difference between student and master on labeled images."""
         assert networks.master is not None
         with torch.no_grad():
-            # all rows, or the statistics of the batch would be those of a few images
+            # all rows; otherwise, the batch statistics would be those of a few images
             target = head_logits(networks.master, batch.views[1])[0][labeled]
         with batch_statistics(networks.student):
             own = head_logits(networks.student, batch.views[0][labeled])[0]
@@ -182,6 +182,6 @@ class MixMatch(ObjectiveStudent[MixMatchConfig]):
     """Training method MixMatch: mixup of labeled and guessed images; needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
-        super().__init__(config, data, dropout=0.0)  # it brings its own noise
+        super().__init__(config, data, dropout=0.0)  # the method adds its own noise
         weak, _ = student_views(config, data, self.network.input_spec.size)
         self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)

@@ -51,7 +51,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         "adam_beta2_start": 0.999,
         "missing_class": "error",
     }
-    #: Where no consistency grows, these never acted.
+    #: These never had an effect in methods whose consistency weight does not grow.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
@@ -81,7 +81,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         return self
 
     def recipe(self, name: str) -> Any:
-        """Return an option of Mean Teacher's recipe, or the constant that stands for it where it is no option."""
+        """Return an option of Mean Teacher's recipe, or the constant used if it is not an option."""
         return self.constants[name] if name in self.constants else getattr(self, name)
 
     @property
@@ -107,7 +107,7 @@ class TwoStreamOptions(StageConfig):
 
     @model_validator(mode="after")
     def _check_streams(self) -> TwoStreamOptions:
-        batch_size = getattr(self, "batch_size", None)  # of the run, which these are options of
+        batch_size = getattr(self, "batch_size", None)  # an option of the run that these belong to
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
                 f"labeled_batch_size {self.labeled_batch_size} leaves no unlabeled images in batch_size {batch_size}"
@@ -147,7 +147,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     """Options of ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
-    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # brings its own noise
+    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # adds its own noise
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
     labeled_batch_size: int = _OPTIMIZATION(
@@ -170,7 +170,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     """Options of methods with as many labeled as unlabeled images in a batch, as in MixMatch."""
 
-    constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # it brings its own noise
+    constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images among the --batch-size images; default: half.", ge=1
@@ -251,7 +251,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         "final_phase": True,
         "disagree_stop": 0.5,
     }
-    #: Of another student than MixMatch.
+    #: Options of a former student other than MixMatch.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
         {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
     )

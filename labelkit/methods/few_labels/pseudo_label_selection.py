@@ -1,14 +1,14 @@
-"""The search for rows that get a label: distances to class means, rounds, quotas of the classes, what was found.
+"""The search for rows that get a label: distances to class means, rounds, quotas of the classes, and results.
 
-Snowball and LMCS share it and differ in what a row is judged by and in which rows of a class come first
+Snowball and LMCS share it and differ in the measure of a row and in the order of the rows of a class
 (``snowball_search.py``, ``critical_samples.py``). Each round:
     1. measure: the nearest class of each row without a label, and the distance
     2. choose rows of each class, best first, from a :class:`Round`
-    3. return what was chosen                            ``Round.table(chosen, ties)``
+    3. return the chosen rows                            ``Round.table(chosen, ties)``
 Source: dissertation "Deep Learning with Very Few and No Labels", Eq. 2.8 and 3.8 (the same equation). Everything is
 computed in float64 from differences, block by block, and ordered by numbers rounded to 9 decimals with ties to the
-lowest row, so that neither BLAS nor threads nor block sizes change what is found.
-Departure: rows are shared out among the classes (``balance="balanced"``). The literal reading, the best rows of all
+lowest row, so that neither BLAS nor threads nor block sizes change the result.
+Departure: rows are divided among the classes (``balance="balanced"``). The literal reading, the best rows of all
 (``global``), starves whole classes.
 """
 
@@ -37,7 +37,7 @@ def check_features(array: ArrayLike) -> NDArray[Any]:
     """Return features (n, d) as an array.
 
     Raises:
-        ValueError: another shape or type, or a value that is not finite.
+        ValueError: the shape or type is wrong, or a value is not finite.
     """
     checked: NDArray[Any] = check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
     return checked
@@ -54,7 +54,7 @@ def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: 
 def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the Euclidean distances (m, j) between (m, d) and (j, d) rows, infinite for NaN rows.
 
-    By differences and not by squares of the sums, so that exact ties stay exact.
+    Computed from differences and not from squares of the sums, so that exact ties stay exact.
     """
     from scipy.spatial.distance import cdist
 
@@ -78,7 +78,7 @@ def extent(values: NDArray[np.float64]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
 
 
-# ---------------------------------------------------------------- what is found
+# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class Discovery:
     Attributes:
         indices: (s,) int64 rows.
         labels: (s,) int64 their classes.
-        distance: (s,) float64 what they were selected by, smaller is surer.
+        distance: (s,) float64 what they were selected by; smaller is more certain.
         round: (s,) int16 from 1.
-        rank: (s,) int64 from 1: a second order, in which the classes of a round take turns, so that its beginning
-            is about what a smaller count would have found.
+        rank: (s,) int64 from 1: a second order, in which the classes of a round alternate, so that its beginning is
+            approximately the result of a smaller count.
         per_class: of each round and class that has labels: ``round`` from 1; ``label``; ``candidates``, pool rows
-            nearest to it; ``quota``, how many were wanted (``None`` where classes have no share of their own);
-            ``taken``, rows found; ``nearest`` and ``farthest``, smallest and largest distance of these, NaN without.
-        exhausted: fewer rows than wanted.
-        warnings: what a user should know, in sentences.
+            nearest to it; ``quota``, number of rows wanted (``None`` where classes have no quota); ``taken``, rows
+            found; ``nearest`` and ``farthest``, smallest and largest distance of the found rows, NaN without.
+        exhausted: whether fewer rows than wanted were found.
+        warnings: messages for the user, in sentences.
     """
 
     indices: NDArray[np.int64]
@@ -123,17 +123,17 @@ class Round:
     """One round of a search: the rows that may be found, grouped by nearest class. Places are positions in ``pool``.
 
     Attributes:
-        number: from 1.
+        number: number of the round, from 1.
         num_before: rows found in earlier rounds.
         original: (n,) int64 labels given before the search, -1 = none.
         pool: (m,) int64 rows that may be found, increasing.
         sizes: (c,) int64 given labels of each class.
-        shares: (c,) int64 rows wanted of each class; ``None`` where classes have no share of their own.
-        distance: (m,) float64 to the nearest class, of each place.
-        nearest: (m,) int64 that class.
-        keys: (m,) float64 to order by, ``distance`` over ``scale`` and rounded.
+        shares: (c,) int64 rows wanted of each class; ``None`` where classes have no quota.
+        distance: (m,) float64 distance of each place to the nearest class.
+        nearest: (m,) int64 nearest class of each place.
+        keys: (m,) float64 sort keys, ``distance`` divided by ``scale`` and rounded.
         scale: median distance.
-        groups: places that are chosen among together, nearest first: those of each class, or one group of all.
+        groups: places that compete for selection, nearest first: a group for each class, or one group of all.
         wants: rows wanted of each group.
     """
 
@@ -157,11 +157,11 @@ class Round:
 
         Args:
             chosen: places of each group, in the order of selection.
-            ties: (s,) keys by which rows of the same place in their groups are ranked.
-            warnings: of the score.
+            ties: (s,) keys by which rows at the same position in their groups are ranked.
+            warnings: warnings of the selection.
         """
         places = np.concatenate(chosen)
-        # the classes take turns: by place in the group, then by the keys, then by the order here
+        # the classes alternate: by position in the group, then by the keys, then by the order here
         position = np.concatenate([np.arange(len(group)) for group in chosen])
         rank = np.empty(len(places), dtype=np.int64)
         rank[np.lexsort((*reversed(ties), position))] = np.arange(1, len(places) + 1)
@@ -200,7 +200,7 @@ class SearchArguments(TypedDict, total=False):
 Measure = Callable[
     [NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int], tuple[NDArray[np.float64], NDArray[np.int64]]
 ]
-"""Labels of now, given ones, the pool and c to the distance of each pool row to its nearest class, and this class."""
+"""Maps current labels, given ones, the pool and c to each pool row's distance to its nearest class, and this class."""
 
 
 def search(
@@ -218,19 +218,19 @@ def search(
     """Select and label rows in rounds, with fixed features.
 
     Args:
-        measure: the nearest class of each row, and how far it is.
-        choose: the rows of a round.
+        measure: returns the distance of each row to its nearest class, and this class.
+        choose: selects the rows of a round.
         labels: (n,) integers, class or -1 = unlabeled; rows found earlier count like given ones.
-        count: rows to find in each round, in all or (c,) of each class (balanced only); ``double``: as many as have a
-            label then.
+        count: rows to find in each round, in total or (c,) of each class (balanced only); ``double``: as many as have a
+            label at that time.
         rounds: >= 1; the search ends earlier when a round finds nothing.
-        num_classes: c; by default the largest label plus 1. A class without a label is never named.
+        num_classes: c; by default the largest label plus 1. A class without a label is never assigned.
         original: (n,) integers, the given labels alone, which set the share of each class; by default ``labels``.
         balance: ``balanced``: each class gets its share of ``count``; ``global``: the best rows of all.
         class_names: for messages; by default classes are called by their numbers.
 
     Returns:
-        What the rounds found, one after the other; fewer than ``count`` where the candidates are too few.
+        The results of all rounds in order; fewer rows than ``count`` if there are too few candidates.
     """
     current = np.asarray(labels, dtype=np.int64)
     given = current if original is None else np.asarray(original, dtype=np.int64)
@@ -262,7 +262,7 @@ def search(
 
 
 def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
-    """Join rounds: arrays and tuples one after the other."""
+    """Join the results of rounds by concatenating arrays and tuples."""
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(found[0]):
         values = [getattr(one, field.name) for one in found]
@@ -278,7 +278,7 @@ def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
 def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Split ``count`` among classes in proportion to ``sizes``, by largest remainder.
 
-    Ties go to the lowest class. In whole numbers, so that equal shares are equal.
+    Ties go to the lowest class. Computed in integers, so that equal shares are equal.
     """
     total = int(sizes.sum())
     shares, rest = np.divmod(count * sizes.astype(np.int64), total)

@@ -1,9 +1,9 @@
-"""What methods for few labels share: student, its average, streams, phases, views; how a batch is learned.
+"""Shared parts of methods for few labels: student, its average, streams, phases, views, and the base of losses.
 
-A method owns networks, phases and labels; its objective says which views it needs and what one batch costs. So the same
-growth of labels runs on Mean Teacher or MixMatch.
-New running statistics for averaged weights, whose old ones belong to other weights: snowball, specification 3.2; the
-official MixMatch re-estimates them on 16,384 images too.
+A method owns networks, phases and labels; its objective defines the views that it needs and the loss of a batch. So the
+same growth of labels works with Mean Teacher or MixMatch.
+Averaged weights get new running statistics, since the old ones belong to other weights (snowball, specification 3.2);
+the official MixMatch re-estimates them on 16,384 images, too.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def recalibrate_bn(
 ) -> None:
     """Recompute batch norm statistics from unaugmented training images in evaluation mode.
 
-    Any number of processes gives the same, to the last bits of a sum in float64. Nothing else of the run changes: in
-    training mode statistics are those of the batch.
+    The result is the same for any number of processes, up to the last bits of a sum in float64. Nothing else in the run
+    changes, since training mode uses batch statistics.
 
     Args:
         network: one of the method's networks.
-        state: of the event.
+        state: state of the event.
         rows: (m,) training images that can be read; at most ``MAX_IMAGES`` are used, always the same.
-        part: of the network; the statistics of everything else stay and are used. Default: all of it.
+        part: part of the network to recompute; all other statistics are used unchanged. Default: all of it.
     """
     statistics = StatisticsSum(network if part is None else part)
     if not statistics:
@@ -93,7 +93,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
 
     Raises:
         DatasetError: no label may be used, there is a single class, or a class has no label.
-        ConfigError: fewer classes are asked for than have labels.
+        ConfigError: fewer classes are requested than have labels.
     """
     num_classes = data.class_count(config.dataset, config.num_classes)
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
@@ -124,11 +124,11 @@ def build_student(
         config: the options.
         data: facts about the images.
         num_classes: c.
-        num_heads: linear classifiers; the first one predicts.
-        dropout: inside the backbone, if it has any; ``None``: its own.
+        num_heads: number of linear classifiers; the first one predicts.
+        dropout: dropout rate inside the backbone, if it has dropout; ``None``: its default.
 
     Raises:
-        ConfigError: dropout is asked for in a backbone without any.
+        ConfigError: dropout is requested for a backbone without any.
     """
     network = ClassifierNetwork(
         config.backbone,
@@ -180,14 +180,14 @@ def student_phase(
 ) -> Phase:
     """Return a phase of ``steps`` updates with its own learning rate, in epochs of ``eval_every_steps``.
 
-    Its batches hold labeled images first, then all others; labeled ones alone without others.
+    Its batches hold labeled images first, then all others; only labeled ones if there are no others.
 
     Args:
         config: the options.
         labels: (n,) labels of the phase, -1 = unlabeled.
         rows: rows that can be read.
-        views: of each image.
-        steps: length.
+        views: views of each image.
+        steps: length of the phase.
         peak: highest learning rate.
         index: number of the phase; only the first one warms up.
         name: shown in the log.
@@ -220,8 +220,8 @@ def teacher_decay(
     Args:
         config: the options.
         phase_steps: length of the phase.
-        ramp_steps: updates of the run with the decay ``start``, where that is lower.
-        start: that decay.
+        ramp_steps: number of updates of the run with the decay ``start``, if that is lower.
+        start: decay during these updates.
     """
     high = horizon_decay(phase_steps, config.ema_decay)
     return EMADecay(min(start, high), high, round(ramp_steps))
@@ -232,8 +232,8 @@ class StudentNetworks:
     """Student, teacher and master of a training step, all in training mode.
 
     Attributes:
-        student: the one that is trained.
-        teacher: its average.
+        student: the network that is trained.
+        teacher: average of the student.
         master: the teacher's average once it is formed, else ``None``.
     """
 
@@ -247,10 +247,10 @@ class StudentObjective(nn.Module, ABC):
 
     In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
     Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a
-    mean over labeled rows, of which processes may have different numbers, is their sum over ``state.mean_count``.
+    mean over labeled rows, of which processes may have different numbers, is their sum divided by ``state.mean_count``.
 
     Attributes:
-        runs_teacher: a step runs the teacher, in training mode, so that it has running statistics of its own.
+        runs_teacher: a step runs the teacher, in training mode, so that it has its own running statistics.
         runs_master: likewise the master, once it is formed.
     """
 
@@ -281,16 +281,16 @@ class AveragedStudent(Method[FewLabelConfigT]):
     """Base class of few-label methods that train a network, and evaluate and embed with its EMA.
 
     Attributes:
-        network: the one that is trained.
+        network: the network that is trained.
         chain: its average (``chain.teacher``).
-        num_classes: of the classifier.
+        num_classes: number of classes of the classifier.
 
     Args:
         config: the options.
         data: the labels.
-        num_heads: linear classifiers; the first one predicts.
-        dropout: inside the backbone, if it has any; ``None``: its own.
-        with_master: make room for an average of the average.
+        num_heads: number of linear classifiers; the first one predicts.
+        dropout: dropout rate inside the backbone, if it has dropout; ``None``: its default.
+        with_master: whether to keep an average of the average.
 
     Raises:
         DatasetError: see :func:`labelkit.methods.few_labels.recipe.check_few_labels`.
@@ -313,7 +313,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
         self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
-        self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
+        self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may use
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:

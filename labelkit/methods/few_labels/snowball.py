@@ -1,14 +1,14 @@
-"""Snowball: images near the mean of a class get its label, the labels double, training goes on; again and again.
+"""Snowball: repeatedly, images near the mean of a class get its label, the labels double, and training continues.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
     1. a student learns from the given labels and all images (``--trainer``), a teacher follows it     Eq. 2.2 to 2.5
     2. the unlabeled images whose features are nearest to a class mean get its label                   Eq. 2.1, 2.8
     3. a master follows the teacher, and the student agrees with it on labeled images; 2. again
        with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
-    4. the labels found are forgotten and found again by the better networks (a generation)
-Growth ends where predictions no longer change; what judges is never looked at.
-Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are taken
-anew. Lengths of later phases are ours, since none are published.
+    4. discovered labels are discarded and found again by the better networks (a generation)
+Growth ends when predictions no longer change; evaluation data are never used.
+Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are
+recomputed. Lengths of later phases are ours, since none are published.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from labelkit.training.schedules import horizon_decay
 
 #: Decay of the master's weights (beta).
 MASTER_DECAY: Final = 0.999
-#: Labels after a discovery over those before.
+#: Ratio of the number of labels after a discovery to that before.
 GROWTH_FACTOR: Final = 2.0
-#: Networks that --fusion joins: those of the last discoveries.
+#: Number of networks that --fusion joins: those of the last discoveries.
 FUSION_COUNT: Final = 3
 
 
 class PastFeatures(nn.Module):
     """Features from the networks of the last discoveries, for discoveries that combine several.
 
-    What a network of the past says of an image does not change, so its features are kept and not its weights.
+    The features from a past network do not change, so they are stored instead of its weights.
 
     Args:
-        count: how many discoveries are joined, the coming one included.
+        count: number of discoveries to join, including the next one.
         num_samples: n.
         dim: d.
     """
@@ -76,7 +76,7 @@ class PastFeatures(nn.Module):
 
     def join(self, features: Tensor) -> list[Tensor]:
         """Return past and current features (n, d), oldest first, and store the current ones."""
-        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
+        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # a copy, since the buffer is overwritten below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
             for place, part in enumerate(latest):
@@ -101,7 +101,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)
         own = ("growth.", "past.", "chain.has_master")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
-        self.truth: NDArray[np.int64] | None = None  # of --found-labels true
+        self.truth: NDArray[np.int64] | None = None  # for --found-labels true
         self._planned = 0  # later phases decided on so far
         self._exhausted = False
 
@@ -111,7 +111,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
             self.truth = self._true_labels(inputs.truth("--found-labels true"))
 
     def _true_labels(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Training class of each row by its class in the data set.
+        """Return the training class of each row, from its class in the data set.
 
         Raises:
             DatasetError: a row has none.
@@ -197,13 +197,13 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         return found
 
     def _selection(self) -> Select:
-        """Far images teach MixMatch more (specification 3.4)."""
+        """Return the selection rule; far images teach MixMatch more (specification 3.4)."""
         if self.config.select != "auto":
             return self.config.select
         return "far" if self.config.trainer == "mixmatch" else "min"
 
     def _discover(self, state: TrainState) -> tuple[int, bool]:
-        """Give images labels; return how many, and whether there were too few."""
+        """Label images; return how many, and whether there were too few."""
         config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
         name = "teacher" if self.chain.master is None else "master"
         features = state.embed(network.embed, rows)
@@ -239,7 +239,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the state of the label growth."""
-        return {"moment": [self._planned, 0, self._exhausted]}  # 0: what runs of 0.1.0 kept there is always 0
+        return {"moment": [self._planned, 0, self._exhausted]}  # 0: a value of runs of 0.1.0, which is always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""

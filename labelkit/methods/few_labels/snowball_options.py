@@ -1,4 +1,4 @@
-"""Options of snowball: the set of labels doubles, again and again."""
+"""Options of snowball, whose set of labels doubles repeatedly."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SnowballConfig(
         "bn_recalibration": True,
         "embed_with": "auto",
     }
-    #: Of a third trainer.
+    #: Options of a former third trainer.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
         {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
     )

@@ -29,7 +29,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
 Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
 
-# Size of the confident set of far over the rows that are wanted (Sec. 2.4.1), at most one of so many candidates (ours).
+# Size of far's confident set per wanted row (Sec. 2.4.1), and the inverse of its maximum fraction (ours).
 _FAR_FACTOR, _FAR_PART = 10, 2
 
 
@@ -54,16 +54,16 @@ def discover_confident(
         select: which rows of a class (or of all): ``min`` the nearest; ``far`` the farthest of a confident set of
             10 times as many nearest, at most half of the candidates (but not less than what is wanted of them);
             ``random``; ``max`` the farthest.
-        fusion: of several arrays: ``distance`` means of the distances; ``cascade`` features side by side; ``rank``
+        fusion: of several arrays: ``distance`` means of the distances; ``cascade`` concatenated features; ``rank``
             mean of the ranks, label by majority.
-        seed: of ``random``, the same in each round.
-        options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+        seed: seed of ``random``, the same in each round.
+        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
     Returns:
         The rows with labels and distances (``rank``: mean rank).
 
     Raises:
-        ValueError: features that are not finite, or several arrays without a fusion.
+        ValueError: features are not finite, or there are several arrays without a fusion.
     """
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Any = features if several else [features]
@@ -79,7 +79,7 @@ def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[
 
     Args:
         parts: per network (m, c) distances.
-        fusion: how; ``none`` takes the only part.
+        fusion: rule of fusion; ``none`` takes the only part.
 
     Returns:
         (labels (m,) int64, distances (m, j) float64): j = 1, except for ``rank``, which can be completed only over
@@ -137,8 +137,8 @@ def _nearest_means(
     pool: NDArray[np.int64],
     num_classes: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return what each pool row is judged by and its class."""
-    del given  # labels found earlier move the means
+    """Return the distance or mean rank of each pool row, and its class."""
+    del given  # labels found earlier change the means, too
     kind = "none" if len(parts) == 1 else fusion
     means = [class_means(rows, current, num_classes) for rows in parts]
     labels = [np.empty(0, dtype=np.int64)]

@@ -1,9 +1,9 @@
 """Supervised: the few labels alone; the baseline of every method that also uses the other images.
 
-Each step: cross-entropy of a batch of labeled images, which come again and again; an average of the network follows it
-as in ``train mean-teacher``, with the same student, views, steps and learning rates. No other image is looked at, not
+Each step: cross-entropy of a batch of labeled images, which repeat often; an average of the network follows it
+as in ``train mean-teacher``, with the same student, views, steps and learning rates. No other image is used, not
 even by batch normalization.
-A method of its own and not ``train softmax``: that one counts passes over the labels, and refuses fewer of them than a
+It is a separate method from ``train softmax``, which counts passes over the labels and refuses fewer of them than a
 batch holds.
 """
 

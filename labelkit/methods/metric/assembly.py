@@ -1,9 +1,9 @@
-"""Spatial assembly: a module that predicts how feature vectors of an image move, moves them; and terms of the loss.
+"""Spatial assembly: a module that predicts how feature vectors of an image move, and moves them; and its loss terms.
 
 Source: chapter 5 of "Deep Learning with Very Few and No Labels", Eq. 5.1-5.8; no code was released. Ours: the
-predictor, how its weights are made doubly stochastic (Sinkhorn), and where they start.
-Eq. 5.5-5.8: the assembly is to be one-to-one, and nearly the same for neighbors that look alike. One that moves
-nothing is the minimum of all three terms at once: only the loss of the embeddings pushes away from it.
+predictor, the method that makes its weights doubly stochastic (Sinkhorn), and their initial values.
+Eq. 5.5-5.8 make the assembly one-to-one, and nearly the same for neighbors that look alike. An assembly that moves
+nothing minimizes all three terms at once: only the loss of the embeddings opposes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.methods.metric.options import SANConfig
 
 MAX_POSITIONS = 400
-# largest vote; normalizations of rows and columns (ours: the chapter says nothing of the predictor)
+# maximum vote; number of normalizations of rows and columns (ours: the chapter does not describe the predictor)
 BOUND, SWEEPS = 10.0, 20
 
 
@@ -29,10 +29,10 @@ class Assembly:
     """Assembly weights of one batch and the feature maps they were applied to.
 
     Attributes:
-        weights: (b, n, n) float32, share of what input position u gives to output position v at [u, v]; columns sum
+        weights: (b, n, n) float32, weight of input position u in output position v at [u, v]; columns sum
             to 1, rows nearly so.
         log_weights: (b, n, n), their logarithms.
-        maps: (b, c, h, w), what was assembled, n = h w positions in rows.
+        maps: (b, c, h, w), input of the assembly, with n = h w positions row by row.
     """
 
     weights: Tensor
@@ -46,14 +46,14 @@ class Assembly:
 
 
 def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
-    """Normalize rows and columns in turn, in log space and with gradients, until both nearly sum to 1.
+    """Normalize rows and columns alternately, in log space and with gradients, until both nearly sum to 1.
 
     Args:
         logits: (..., n, n) float.
         sweeps: how often rows, then columns, are scaled; 0: never.
 
     Returns:
-        logarithms of the weights; columns sum to 1 exactly, since they come last.
+        Logarithms of the weights; columns sum to 1 exactly, since they are normalized last.
 
     Source:
         R. Sinkhorn (1964).
@@ -80,23 +80,23 @@ def assemble(maps: Tensor, weights: Tensor) -> Tensor:
 class SpatialAssembly(nn.Module):
     """Module that predicts from feature maps how their positions move, and moves them.
 
-    The predictor: a 1x1 and a 3x3 convolution (which also sees where it is), plus a summary of the whole image, then a
-    1x1 convolution that gives position u its votes for each position v, squeezed into plus and minus
-    ``BOUND``. The vote for staying starts ahead of the others, and the layer starts at 0, so that at first a share of
-    ``diagonal`` stays in place, whatever the image.
+    The predictor consists of a 1x1 and a 3x3 convolution (with coordinates as inputs), plus a summary of the whole
+    image, then a 1x1 convolution that returns the votes of position u for each position v, squashed to plus and minus
+    ``BOUND``. The vote for staying has an initial advantage, and the layer starts at 0, so that initially a share of
+    ``diagonal`` stays in place in every image.
 
     Args:
         channels: c of the maps.
-        grid: their rows and columns; others are refused.
+        grid: rows and columns of the maps; other sizes are refused.
         width: channels of the predictor.
-        diagonal: share that stays in place at first, in (0, 1).
+        diagonal: initial share that stays in place, in (0, 1).
 
     Shape:
         - maps: ``(b, c, h, w)`` float.
         - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
 
     Raises:
-        ValueError: a number out of its range, one position or too many, or maps of another grid.
+        ValueError: a number is out of range, there is one position or too many, or maps have another grid.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class SpatialAssembly(nn.Module):
         if not 1 < n <= MAX_POSITIONS:
             raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
         self.channels, self.grid = channels, grid
-        #: leaves maps as they are, to see what the module does
+        #: whether maps are left unchanged, to measure the effect of the module
         self.bypassed = False
-        # over zeros elsewhere, this logit leaves the share ``diagonal`` in place
+        # with zeros elsewhere, this logit leaves the share ``diagonal`` in place
         self.start = math.log(diagonal * (n - 1) / (1 - diagonal))
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         self.spatial = nn.Sequential(
@@ -148,7 +148,7 @@ class SpatialAssembly(nn.Module):
         return moved, Assembly(weights, logs, maps)
 
     def _votes(self, maps: Tensor) -> Tensor:
-        """(b, n, n) at [input, output]."""
+        """Compute the votes (b, n, n) at [input, output]."""
         hidden = self.stem(maps)
         hidden = self.spatial(torch.cat([hidden, self._coordinates(hidden)], dim=1))
         hidden = hidden + torch.relu(self.context(hidden.mean(dim=(2, 3))))[:, :, None, None]
@@ -156,7 +156,7 @@ class SpatialAssembly(nn.Module):
         return votes.flatten(2).transpose(1, 2)
 
     def _coordinates(self, like: Tensor) -> Tensor:
-        """Column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
+        """Return column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
         h, w = self.grid
         x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
         y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
@@ -173,7 +173,7 @@ def assembly_entropy(log_weights: Tensor) -> Tensor:
 
     .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
 
-    In [0, 2 n log2 n]; 0 for a permutation, the maximum for even weights.
+    In [0, 2 n log2 n]; 0 for a permutation, the maximum for uniform weights.
 
     Args:
         log_weights: ``(..., n, n)`` float, logarithms of weights at [input, output]; -inf = 0. Gradients flow.
@@ -213,14 +213,14 @@ def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
 
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
 
-    with W_p what position p gives to each output position, S a shift by the way from q to p that brings in zeros,
-    alpha the cosine of the features of p and q, no less than 0, and # the ordered pairs of neighbors. 0 where nothing
-    moves, and for no other permutation if all features are alike.
+    with W_p the weights of position p in all output positions, S a shift by the offset from q to p with zero padding,
+    alpha the cosine of the features of p and q, clipped at 0, and # the number of ordered pairs of neighbors. 0 where
+    nothing moves, and for no other permutation if all features are alike.
 
     Args:
         weights: ``(b, n, n)`` float at [input, output], n = h w. Gradients flow.
-        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, or the loss would make neighbors
-            different.
+        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, since otherwise the loss would make
+            neighbors different.
 
     Returns:
         ``(b,)``.
@@ -289,11 +289,11 @@ def train_predictor_only(total: Tensor, predictor: nn.Module) -> Tensor:
     """Restrict the gradients of a sum of terms to the parameters of the predictor.
 
     Args:
-        total: ``()``, made of what the predictor gave.
+        total: ``()``, computed from the output of the predictor.
         predictor: the module of the assembly.
 
     Returns:
-        the same value, with the same gradients for the parameters of the predictor, and none for anything else.
+        The same value, with the same gradients for the parameters of the predictor, and none for anything else.
     """
     if not total.requires_grad:
         return total

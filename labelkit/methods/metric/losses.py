@@ -1,7 +1,7 @@
 """Losses of metric learning, from pytorch-metric-learning (imported when one is built), on unit embeddings.
 
 Similarity is the cosine; references are the batch itself, or a memory of embeddings from earlier steps. The pairs of an
-image with its own copy in the memory are left out before anything is mined, which the library does afterwards.
+image with its own copy in the memory are left out before mining; the library leaves them out only afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None
     Args:
         labels: (b,) int64, -1 = unlabeled.
         reference_labels: (r,) int64, likewise.
-        own: (b,) int64, the reference that is the anchor itself, -1 = none; ``None``: none for any.
+        own: (b,) int64, the reference that is the anchor itself, -1 = none; ``None``: no anchor is.
 
     Returns:
-        two (b, r) bool.
+        Two masks, (b, r) bool.
     """
     known = (labels >= 0)[:, None] & (reference_labels >= 0)
     same = labels[:, None] == reference_labels
@@ -36,7 +36,7 @@ def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None
 def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Select hard positives and negatives by multi-similarity mining with margin ``epsilon``.
 
-    Positives less similar than some negative, negatives more similar than some positive, up to the margin.
+    These are positives less similar than some negative, negatives more similar than some positive, up to the margin.
 
     Args:
         similarities: (b, r).
@@ -45,7 +45,7 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
         epsilon: margin of both comparisons.
 
     Returns:
-        two (b, r) bool; an anchor without positives or without negatives keeps nothing.
+        Two masks, (b, r) bool; an anchor without positives or without negatives keeps nothing.
 
     Source:
         "Multi-Similarity Loss" (CVPR 2019), Eq. 8 and 9, with both comparisons strict.
@@ -60,7 +60,7 @@ class _PairLoss(nn.Module):
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
-    #: What the library computes on a CPU; on a GPU its lists of pairs have lengths that would be waited for.
+    #: Loss of the library, used on a CPU; on a GPU, the CPU would have to wait for the lengths of its lists of pairs.
     loss: Any
 
     def forward(
@@ -90,7 +90,7 @@ class _PairLoss(nn.Module):
             found = (*torch.where(positive), *torch.where(negative))
             if not any(len(part) for part in found):
                 return anchors.sum() * 0
-            # the library takes a single pair for none; the same pair twice changes no sum over a mask and no mean
+            # the library treats a single pair as none; the same pair twice changes neither a sum over a mask nor a mean
             found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
             value: Tensor = self.loss(anchors, labels, found, reference, reference_labels)
             return value
@@ -111,14 +111,14 @@ class MultiSimilarityLoss(_PairLoss):
 
     Args:
         alpha: sharpness for positives, > 0.
-        beta: for negatives, > 0.
+        beta: sharpness for negatives, > 0.
         base: :math:`\lambda`, similarity at which both are indifferent.
         epsilon: margin of the mining; ``None``: all pairs.
 
     Shape:
         - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow.
         - labels: ``(b,)`` int64; -1 leaves the image out of all pairs.
-        - reference: ``(r, d)``, by default the embeddings, each without itself; gradients flow where it has any.
+        - reference: ``(r, d)``, by default the embeddings, each without itself; gradients flow if it has any.
         - reference_labels: ``(r,)``; needed with a reference.
         - own: ``(b,)`` int64, the reference that is the image itself, -1 for none; by default none.
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, if there is no hard pair.
@@ -158,7 +158,7 @@ class MemoryContrastiveLoss(_PairLoss):
     where mean\ :sup:`+` is over the pairs that are not 0. In [0, 2 + 1 - m].
 
     Args:
-        margin: m, similarity of negatives that costs nothing.
+        margin: m, similarity up to which negatives cost nothing.
 
     Shape:
         As `MultiSimilarityLoss`.
@@ -192,14 +192,14 @@ class ContrastiveBayesianLoss(_PairLoss):
         \quad \mu_i = 0.2 \, \text{mean}_p S_{ip} + 0.8 \, \text{mean}_n S_{in}
 
     with cosines S, hard positives P and hard negatives N (`hard_pairs`); the means are over all positives and all
-    negatives. In nats, >= 0; an anchor without hard pairs adds 0 and counts in b. Were all cosines 0.5, with one
-    positive and any negatives, L would be log 2 (to 1e-21 for each negative).
+    negatives. In nats, >= 0; an anchor without hard pairs adds 0 and counts in b. If all cosines are 0.5, with one
+    positive and any negatives, L is log 2 (to 1e-21 for each negative).
 
     Args:
-        variance_weight: w. The released code sums over the negatives where we take their mean: 75 is its weight 1 with
-            the 75 negatives of a batch of 16 classes of 5. A sum over a memory would leave nothing of other losses.
-        points: similarities at which a positive and a negative weigh 1.
-        scales: of their distances from these, > 0.
+        variance_weight: w. The released code sums over the negatives where we take their mean: 75 equals its weight 1
+            with the 75 negatives of a batch of 16 classes of 5. A sum over a memory would dominate all other losses.
+        points: similarities at which a positive and a negative have weight 1.
+        scales: scales of the distances from these points, > 0.
         positive_share: share of the positives in the mean that negatives are drawn to, in [0, 1].
         epsilon: margin of the mining.
 
@@ -211,7 +211,7 @@ class ContrastiveBayesianLoss(_PairLoss):
 
     Source:
         S. Kan et al., "Contrastive Bayesian Analysis for Deep Metric Learning" (2020), its form with logarithms and the
-        numbers of its code for GoogLeNet. That takes any pair of similarity 1 for an image with itself.
+        numbers of its code for GoogLeNet. The code treats any pair of similarity 1 as an image with itself.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class ContrastiveBayesianLoss(_PairLoss):
 class _ClassVectorLoss(nn.Module):
     """Base of losses that learn a vector of each class, with shapes of `ProxyAnchorLoss`."""
 
-    #: What the library computes.
+    #: Loss of the library.
     loss: Any
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ class _ClassVectorLoss(nn.Module):
 class ProxyAnchorLoss(_ClassVectorLoss):
     r"""Proxy-Anchor loss: each class has a learned proxy that attracts its images and repels others.
 
-    Hard images weigh most.
+    Hard images have the largest weights.
 
     .. math:: L = \frac{1}{|C^+|} \sum_{c \in C^+} \log[1 + \sum_{i: y_i = c} e^{-\alpha (S_{ic} - m)}]
         + \frac{1}{c} \sum_c \log[1 + \sum_{i: y_i \ne c} e^{\alpha (S_{ic} + m)}]
@@ -323,5 +323,5 @@ class NormalizedSoftmaxLoss(_ClassVectorLoss):
 
 
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of each row where the mask is set, (b,); 0 where it is nowhere."""
+    """Return the mean of each row where the mask is set, (b,); 0 if it is set nowhere."""
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)

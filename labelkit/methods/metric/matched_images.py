@@ -1,4 +1,4 @@
-"""Second views that show another image: which partner, which parts of both, and which places match.
+"""Second views that show another image: choice of partners and of parts of both images, and their matching places.
 
 Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
 """
@@ -27,14 +27,14 @@ from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 
-# A part is the box of the keypoints that match, with a margin, not too small, and jittered.
+# A part is the box of the matching keypoints, with a margin, a minimum size and jitter.
 _MARGIN = 0.25
 _LEAST_SIDE = 0.4
 _JITTER = 0.05
 _DRAWS = 8
-# How often an image with a partner in its cluster is shown with it (ours).
+# Fraction of the times that an image with a partner in its cluster is shown with it (ours).
 _SHARE = 0.5
-# Images whose bytes are compared, so that a set of equal names is not taken for the one that was matched.
+# Number of images whose bytes are compared, to detect other data sets with equal names.
 _LOOKED_AT = 8
 
 
@@ -45,7 +45,7 @@ class MatchedImages:
     Attributes:
         matches: pairs of rows of the data set; both directions are listed.
         image_sizes: (n, 2) height and width of each row; only those of rows in pairs are read.
-        digest: identity of the file that they are from.
+        digest: identity of the file with the matches.
     """
 
     matches: Matches
@@ -58,7 +58,7 @@ class MatchedPairing:
 
     Args:
         images: the matches.
-        clusters: (n,) cluster of each row at this time; partners of another cluster are not used.
+        clusters: returns the (n,) current cluster of each row; partners in another cluster are not used.
     """
 
     def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
@@ -96,16 +96,16 @@ class MatchedPairing:
 def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the part of an image to show for a match: a jittered square around the matched keypoints.
 
-    The box is in pixels, inside of the image.
+    It is square in pixels, and lies inside the image.
 
     Args:
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
-        height: of the image, pixels.
-        width: of the image, pixels.
+        height: height of the image in pixels.
+        width: width of the image in pixels.
         u: (3 or more,) uniform numbers, for jitter of size and place.
 
     Returns:
-        (4,) likewise; of an image that is not square at most as large as its shorter side.
+        (4,) likewise; in an image that is not square, at most as large as its shorter side.
     """
     sides = np.array([width, height], dtype=np.float64)
     low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
@@ -127,7 +127,7 @@ class PairGeometry:
     """Mapping between equal places in first and second views, for attention maps.
 
     Args:
-        images: matches that second views may be of.
+        images: matches that second views may show.
     """
 
     def __init__(self, images: MatchedImages | None) -> None:
@@ -145,12 +145,12 @@ class PairGeometry:
         """Return maps and weights for a batch of pairs.
 
         Args:
-            batch: with two views.
+            batch: batch with two views.
             size: height and width of attention maps.
 
         Returns:
-            ``(b, 3, 3)`` homographies from first to second views; and, where some second views show another image,
-            what the maps of both are to be multiplied by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
+            ``(b, 3, 3)`` homographies from first to second views; and, if some second views show another image,
+            the masks to multiply the maps of both by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
         """
         first, second = (as_3x3(view.matrices) for view in batch.geometry[:2])
         if batch.links is None or self._tables is None:
@@ -160,7 +160,7 @@ class PairGeometry:
         over, keypoints, present = self._tables
         is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
         same = torch.eye(3, device=first.device)
-        with without_autocast(first):  # a product in half precision moves points by .006, and fits into no solve
+        with without_autocast(first):  # a product in half precision moves points by .006, and solves do not support it
             homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
         masks = []
         for side, matrices in enumerate((first, second)):
@@ -171,14 +171,14 @@ class PairGeometry:
 
 
 def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
-    """Read a file of ``labelkit match`` and keep the pairs whose images are both trained on.
+    """Read a file of ``labelkit match`` and keep the pairs in which both are training images.
 
     Args:
-        path: of the file.
-        inputs: names the images that are trained on.
+        path: path of the file.
+        inputs: provides the names of the training images.
 
     Raises:
-        StoreError: the file cannot be used, or is of other images.
+        StoreError: the file cannot be used, or belongs to other images.
     """
     found = read_matches(path)
     position = {sample_id: row for row, sample_id in enumerate(inputs.sample_ids)}

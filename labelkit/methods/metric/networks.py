@@ -1,4 +1,4 @@
-"""The network of metric learning: a convolutional backbone, perhaps an assembly or attention, a unit embedding."""
+"""The network of metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
 
 Pool = Literal["avg", "max", "avg+max"]
-# Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
+# Permuting positions directly before an average changes it only by rounding; elsewhere, by hundredths.
 _NO_EFFECT = 1e-4
 
 
@@ -34,7 +34,7 @@ class MetricOutput:
         features: (b, f), pooled.
         embeddings: (b, d) float32, unit rows.
         attention: (b, h, w) in (0, 1), the spatial gate; ``None`` without attention.
-        assembly: how features were moved; ``None`` without an assembly.
+        assembly: weights that moved the features; ``None`` without an assembly.
     """
 
     maps: Tensor
@@ -48,17 +48,17 @@ class MetricNetwork(BackboneNetwork):
     """A convolutional backbone with a unit embedding, and optionally attention or spatial assembly.
 
     Args:
-        backbone: a convolutional one, any name of ``build_backbone``.
-        embed_dim: width of the embedding, d; ``None``, as for rows of a store: the features, without a linear layer.
-        pool: how the positions of the last maps become one vector.
-        attention: makes what gates the last maps from their width: maps to gated maps and a gate ``(b, h, w)``.
-        freeze_bn: normalization of the backbone uses its running statistics and keeps them; its scale and shift are
-            trained. Attention's is never frozen.
-        seed: of all initial values.
+        backbone: a convolutional backbone, by any name of ``build_backbone``.
+        embed_dim: width of the embedding, d; ``None`` (for rows of a store): the features, without a linear layer.
+        pool: pooling of the positions of the last maps to one vector.
+        attention: creates, from the width of the last maps, a module from maps to gated maps and a gate ``(b, h, w)``.
+        freeze_bn: whether normalization of the backbone uses its running statistics and keeps them; its scale and shift
+            are trained. Normalization of the attention is never frozen.
+        seed: seed of all initial values.
         options: see `BackboneOptions`.
 
     Raises:
-        ConfigError: a backbone without feature maps.
+        ConfigError: the backbone has no feature maps.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MetricNetwork(BackboneNetwork):
 
     @torch.no_grad()
     def _try_out(self) -> Tensor:
-        """Last maps of two images of noise, in evaluation mode."""
+        """Return the last maps of two images of noise, in evaluation mode."""
         info, was_training = self.backbone.info, self.backbone.training
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
@@ -121,12 +121,12 @@ class MetricNetwork(BackboneNetwork):
         Args:
             before: name of the stage, e.g. ``layer4``.
             width: channels of the predictor.
-            diagonal: share that stays in place at first, in (0, 1).
-            seed: of its own initial values, so that the rest of the network starts as without it.
+            diagonal: initial share that stays in place, in (0, 1).
+            seed: separate seed of its initial values, so that the rest of the network starts as without it.
 
         Raises:
-            ConfigError: there is no such stage, it has no maps before it or too many positions, or what follows does
-                not see where features are, so that an assembly would do nothing.
+            ConfigError: the stage does not exist, has no maps before it or too many positions, or the layers after it
+                ignore the positions of features, so that an assembly would do nothing.
         """
         stages = dict(self.backbone.net.named_modules())
         stages.pop("", None)
@@ -193,7 +193,7 @@ class MetricNetwork(BackboneNetwork):
     def _features_with(
         self, stage: nn.Module, change: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, list[tuple[int, ...]]]:
-        """Unit features (2, f) of images of noise with the maps before a stage changed, and the shapes of these."""
+        """Return unit features (2, f) of images of noise with the maps before a stage changed, and their shapes."""
         seen: list[tuple[int, ...]] = []
 
         def look(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -239,7 +239,7 @@ class MetricNetwork(BackboneNetwork):
         """Compute maps, features, embeddings and attention of images (b, c, h, w)."""
         self._seen = None
         maps, gate = self._maps(images), None
-        # not kept: the graph of the batch hangs on it
+        # not stored, since it holds the graph of the batch
         seen, self._seen = self._seen, None
         if self.attention is not None:
             maps, gate = self.attention(maps)

@@ -130,7 +130,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "proxy_margin": 0.1,
         "proxy_alpha": 32.0,
     }
-    # a row has one position, and a head no new layers on it
+    # a row has one position, and a head gets no new layers
     row_refuses: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
         "san_before", "san_width", "san_diagonal", "san_lr_scale", "entropy_weight",

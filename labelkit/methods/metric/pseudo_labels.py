@@ -1,8 +1,8 @@
-"""What training remembers of its images: the cluster of each, renewed after epochs, and embeddings of earlier steps.
+"""What training stores about its images: the cluster of each, renewed after epochs, and embeddings of earlier steps.
 
-Both are buffers, so that a checkpoint carries them. Every process has the same rows and computes the same.
+Both are buffers, so that checkpoints include them. Every process has the same rows and computes the same results.
 The memory has no labels: they are looked up when they are used, so that a new clustering relabels all of it at once.
-Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); there entries keep labels of their step.
+Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); there, entries keep their labels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PseudoLabels(nn.Module):
     Attributes:
         cluster_ids: (n,) int64, -1 = not clustered.
         centroids: (k, d) float32, means of the embeddings of the images of each cluster, not of unit length.
-        epoch: () int64, epoch at whose start the clusters were made; -1 = never.
+        epoch: () int64, epoch at whose start the clusters were computed; -1 = never.
     """
 
     def __init__(self, num_samples: int, num_clusters: int, embed_dim: int, *, refresh_epochs: int, seed: int) -> None:
@@ -69,22 +69,22 @@ class PseudoLabels(nn.Module):
         """Cluster the images on the main process and share the result with all processes.
 
         Args:
-            points: (m, p) float, what is clustered, of ``rows``.
-            embeddings: (m, d) float, what centroids are means of; may be the points.
-            epoch: at whose start this happens.
+            points: (m, p) float, the points of ``rows`` to cluster.
+            embeddings: (m, d) float, averaged to centroids; may be the points.
+            epoch: epoch at whose start the images are clustered.
             is_main: whether this is the main process.
-            total: sum of a tensor over processes.
+            total: sums a tensor over processes.
 
         Raises:
-            ConfigError: more clusters than images.
+            ConfigError: there are more clusters than images.
             DatasetError: clusters stay empty because too many images are equal.
-            DivergenceError: not the first time, so that it is the features that became equal.
+            DivergenceError: the same in a later clustering, since then the features became equal.
         """
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
             raise ConfigError("--num-clusters", f"{k} clusters for {len(rows)} images", "Lower the number.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-        if is_main:  # all at once would share out the processor among as many equal runs
+        if is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(
                 points.numpy(),
                 k,
@@ -135,7 +135,7 @@ def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float
     known = before >= 0
     if not known.any():
         return 0.0
-    # a table of all pairs would not fit for tens of thousands of clusters
+    # a table of all pairs would not fit into memory for tens of thousands of clusters
     pairs, counts = np.unique(np.stack([before[known], after[known]], axis=1), axis=0, return_counts=True)
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
     return 1.0 - float(np.maximum.reduceat(counts, starts).sum()) / int(known.sum())
@@ -145,13 +145,13 @@ class MemoryBank(nn.Module):
     """First-in, first-out memory of the embeddings of earlier steps.
 
     Args:
-        size: entries, q.
+        size: number of entries, q.
         embed_dim: d.
 
     Attributes:
         embeddings: (q, d) float32.
         rows: (q,) int64; -1 = not filled.
-        position: () int64, where the next entry goes.
+        position: () int64, place of the next entry.
     """
 
     def __init__(self, size: int, embed_dim: int) -> None:
@@ -159,7 +159,7 @@ class MemoryBank(nn.Module):
         self.embeddings: Tensor = nn.Buffer(torch.zeros(size, embed_dim))
         self.rows: Tensor = nn.Buffer(torch.full((size,), -1, dtype=torch.int64))
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
-        # filled entries, which are the first ones, without waiting for a GPU at every step; None: to be read
+        # number of filled entries, which come first; stored, so as not to wait for a GPU at every step; None: unknown
         self._filled: int | None = 0
         self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # torch does not say
 
@@ -176,8 +176,8 @@ class MemoryBank(nn.Module):
             rows: (b,) int64.
 
         Returns:
-            embeddings (r, d), without gradient; (r,) int64 rows of the data set; and (b,) int64, entries that this
-            batch became.
+            embeddings (r, d), without gradient; (r,) int64 rows of the data set; and (b,) int64, entries that hold this
+            batch.
 
         Raises:
             ValueError: the batch is larger than the memory.
@@ -212,7 +212,7 @@ class MemoryBank(nn.Module):
 
 
 def _read_again(bank: nn.Module, keys: object) -> None:
-    """After a checkpoint was loaded: what was known of its buffers no longer holds."""
+    """Forget the number of filled entries after a checkpoint was loaded."""
     del keys
     assert isinstance(bank, MemoryBank)
     bank._filled = None

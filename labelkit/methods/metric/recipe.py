@@ -1,4 +1,4 @@
-"""What methods of metric learning share: network, groups, clusters, rates, the monitor."""
+"""Shared parts of metric learning methods: network, groups, clusters, rates, the monitor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from labelkit.training.monitors.retrieval import RetrievalMonitor
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
 
 MAX_PIXELS = 32
-#: Shares from which on clusters of one image and unstable clusters are warned of.
+#: Shares of clusters with one image, and of moved images, above which a warning is shown.
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6
 
 
@@ -34,7 +34,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     """Create the pseudo-label store for embeddings of the given width.
 
     Raises:
-        ConfigError: more clusters than images, or fewer than a batch needs.
+        ConfigError: there are more clusters than images, or fewer than a batch needs.
     """
     needed = config.batch_size // config.images_per_class
     if config.num_clusters > data.num_samples:
@@ -66,7 +66,7 @@ def update_pseudo_labels(
     """
     rows, how = labels.rows, FullPass(by_network=True)
     if labels.is_first and not config.pretrained and config.weights is None:
-        # running statistics of a network that was never trained say nothing: all embeddings would be alike
+        # running statistics of an untrained network are meaningless: all embeddings would be alike
         how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
     embeddings = state.embed(network.embed, rows, how)
     points = embeddings
@@ -89,7 +89,7 @@ def update_pseudo_labels(
 def normalized_pixels(images: Tensor) -> Tensor:
     """Flatten images (b, c, h, w), downsampled to at most ``MAX_PIXELS`` per side, to unit rows (b, p).
 
-    60,000 photographs of 224 pixels would take 36 GB.
+    Without downsampling, 60,000 photographs of 224 pixels would take 36 GB.
     """
     height, width = (min(side, MAX_PIXELS) for side in images.shape[-2:])
     return F.normalize(F.adaptive_avg_pool2d(images, (height, width)).flatten(1), dim=1)

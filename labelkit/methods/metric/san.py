@@ -3,14 +3,14 @@
 Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was released. Each step:
     1. groups of images of some classes, or of some clusters
     2. lower network, assembly weights from the maps, assembly (Eq. 5.4), upper network, unit embeddings
-    3. multi-similarity loss of the batch (Eq. 5.9), or another of pairs, or Proxy-Anchor, or a classifier
-    4. the same images by a slow copy of the network into a memory, or the batch itself (XBM); loss of pairs with it
+    3. multi-similarity loss of the batch (Eq. 5.9), or another pair loss, or Proxy-Anchor, or a classifier
+    4. a memory of embeddings by a slow copy of the network, or by the network itself (XBM); pair loss with the memory
     5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training;
-       they train the predictor of the weights alone (``--term-gradients``)
-Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is filled anew.
-On rows of a store there are no positions: ``--no-san``, and the head's features are the embedding.
-Ours, where the chapter says nothing: the predictor of the weights, their normalization, the place of the module, all
-weights of losses, rates and schedules.
+       they train only the predictor of the weights (``--term-gradients``)
+Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is refilled.
+Rows of a store have no positions: use ``--no-san``; the head's features are the embedding.
+Ours, since the chapter does not specify them: the predictor of the weights, their normalization, the place of the
+module, all weights of losses, rates and schedules.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
 
-#: Of the cosines with class vectors (cross-entropy).
+#: Temperature of the cosines with class vectors (cross-entropy).
 CLASS_TEMPERATURE = 0.05
-#: Share of the slow copy that stays at each step (momentum).
+#: EMA decay of the slow copy at each step (momentum).
 MEMORY_DECAY = 0.999
-#: Share of classes with one image from which on a warning is given.
+#: Share of classes with one image above which a warning is shown.
 MANY_LONE = 0.3
-#: Images that the diagnostics look at, when they warn, and their columns.
+#: Number of images for the diagnostics, thresholds of their warnings, and their columns.
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
 _SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
-#: First epoch in which the memory counts, where labels are the classes; of clusters from the start.
+#: First epoch that uses the memory if labels are the classes; clusters use it from the start.
 MEMORY_START_EPOCH = 1
 
 
@@ -105,7 +105,7 @@ class SAN(MetricMethod[SANConfig]):
                 self.slow = EMATeacher(self.network, MEMORY_DECAY)
         own = ("clusters.", "labels", "memory.")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
-        self._warned: set[str] = set()  # kinds of warnings on the assembly, each given once
+        self._warned: set[str] = set()  # kinds of warnings on the assembly that were shown, each once
         self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -132,7 +132,7 @@ class SAN(MetricMethod[SANConfig]):
             )
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster the images if it is time, and update the sampler to the current clusters."""
+        """Cluster the images if it is due, and update the sampler to the current clusters."""
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):
@@ -176,11 +176,11 @@ class SAN(MetricMethod[SANConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Return how the assembly moves features of a few unaugmented training images; warn if it does nothing.
 
-        ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions
-        an output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
-        ``coherence``: the terms; ``move``: mean way in cells to the output that gets most; ``effect``: mean distance of
-        the embeddings with and without it; ``variance``: variance of the weights over the images, summed over outputs,
-        mean over inputs.
+        ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, effective number
+        of inputs of an output; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
+        ``coherence``: the terms; ``move``: mean distance in cells to the output of the largest weight; ``effect``: mean
+        distance of the embeddings with and without it; ``variance``: variance of the weights over the images, summed
+        over outputs, mean over inputs.
         """
         config, network = self.config, self.network
         if network.assembly is None or (
@@ -215,7 +215,7 @@ class SAN(MetricMethod[SANConfig]):
         return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield groups with rates of their own; the predictor has no weight decay, which would freeze it."""
+        """Yield groups with separate learning rates; the predictor has no weight decay, which would freeze it."""
         config = self.config
         yield from super().parameter_groups()
         if self.network.assembly is not None:
@@ -226,13 +226,13 @@ class SAN(MetricMethod[SANConfig]):
             yield {"params": vectors, "weight_decay": config.weight_decay, "lr_scale": config.proxy_lr_scale}
 
     def _labels_of(self, rows: Tensor) -> Tensor:
-        """Class or cluster of rows, as it is now."""
+        """Return the current class or cluster of rows."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
-    """Numbers of each image, then its weights: (b, 8 + n n)."""
+    """Return the diagnostics of each image, then its weights: (b, 8 + n n)."""
     output = network(images)
     with network.without_assembly():
         still = network(images)

@@ -2,17 +2,17 @@
 
 Source: "Unsupervised deep metric learning via transformed attention consistency and contrastive clustering loss"
 (ECCV 2020), as in chapter 4 of Y. Li's dissertation "Deep Learning with Very Few and No Labels".
-    1. every ``--refresh-epochs``: embed all images, k-means; the clusters are the labels until the next time
-    2. each step: groups of images of a cluster, each in a second view moved by a known homography, or shown by another
-       image that matches (``labelkit match``)
+    1. every ``--refresh-epochs``: embed all images, k-means; the clusters are the labels until the next clustering
+    2. each step: groups of images of a cluster, each also in a second view, which is moved by a known homography or
+       shows another image that matches (``labelkit match``)
     3. multi-similarity loss against a memory of the embeddings of all images                          Sec. 4.3.2
-    4. contrastive clustering loss: nearest center over second nearest                                 Eq. 4.3
-    5. similar embeddings of both views, and attention of one at the places that the other shows       Eqs. 4.1, 4.2
-       (of two images: near the keypoints that match, Eqs. 4.4 to 4.6)
+    4. contrastive clustering loss: distance to the nearest center over that to the second nearest     Eq. 4.3
+    5. similar embeddings of both views, and equal attention at the places that both show                Eqs. 4.1, 4.2
+       (for two images: near the matching keypoints, Eqs. 4.4 to 4.6)
 ``--no-ccl`` and ``--no-tac`` leave out 4 and 5; without both it is the paper's baseline.
-Departures: places that leave the second view do not count; maps of matching images are compared at places that match
-(the printed equation compares equal places); the memory is filled anew at each clustering, and its labels
-are looked up when they are used. Weights, ranges and learning rates are ours where the paper gives none.
+Departures: places that leave the second view are ignored; maps of matching images are compared at matching places
+(the printed equation compares equal places); the memory is refilled at each clustering, and its labels
+are looked up when they are used. Weights, ranges and learning rates are ours where the paper specifies none.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CBAM(nn.Module):
         S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
 
     Raises:
-        ValueError: the hidden layer would have no unit, or an even kernel.
+        ValueError: the hidden layer would have no unit, or the kernel is even.
     """
 
     def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
@@ -99,7 +99,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         super().__init__(config, data, attention=CBAM)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)
         self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
-        #: () float32, what the pair loss is when all embeddings are alike
+        #: () float32, pair loss of embeddings that are all alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         own = ("labels.", "memory.", "collapsed_loss")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
@@ -142,7 +142,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster the images if it is time, unless a run resumed inside the epoch has the clusters already."""
+        """Cluster the images if it is due, unless a run resumed inside the epoch has the clusters already."""
         config = self.config
         if self.labels.due(state.epoch):
             embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
@@ -161,23 +161,23 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         self._use_memory = self.config.memory_refill or state.step >= wait
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Warn if attention is the same everywhere, which satisfies every transform."""
+        """Warn if attention is the same everywhere, since this satisfies every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
             state.warn("warning: attention is the same everywhere, so that it says nothing")
         return {}
 
     def _watch_collapse(self, embeddings: Tensor, state: TrainState) -> None:
-        """Note what the pair loss is on the new clusters if all images are alike; log how alike they are, and warn."""
+        """Store the pair loss of equal embeddings on the new clusters; log the spread of similarities, and warn."""
         ids = self.labels.cluster_ids.cpu().numpy()
         sizes = np.bincount(ids[ids >= 0])
-        # of the cluster of an image drawn at random, without the image itself
+        # expected share of the cluster of a random image; the image itself is subtracted below
         share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
         references = min(len(self.memory), len(self.labels.rows))
         positives = max(0, round(share * references) - 1)
         self.collapsed_loss.fill_(collapsed_multi_similarity(positives, references - 1 - positives))
         spread = similarity_spread(embeddings.numpy())
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
-        if state.epoch and spread < COLLAPSED:  # a network that was not trained is not judged
+        if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
             state.warn(
                 f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
                 "lower --lr or the weights of added losses"
@@ -211,7 +211,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return StepOutput(total, logs)
 
     def _pairs(self, embeddings: Tensor, rows: Tensor) -> Tensor:
-        """Multi-similarity loss of the whole batch, equal on every process."""
+        """Compute the multi-similarity loss of the whole batch, equal on every process."""
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids
         kept, kept_rows, own = self.memory.remember(embeddings, rows)

@@ -2,9 +2,9 @@
 
 Pull embeddings to the nearest center and away from the second nearest (CCL).
 
-Ask for the attention that moves with the image (TAC).
+Make attention move with the image (TAC).
 
-What the pair loss is worth when all embeddings are alike.
+Compute the pair loss of embeddings that are all alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ContrastiveClusteringLoss(nn.Module):
 
     .. math:: L = \frac{1}{b} \sum_n \frac{\|F_n - C^+_n\|}{\|F_n - C^-_n\|}
 
-    Without unit, in [0, 1]: 0 on a center, 1 midway between two of them.
+    Dimensionless, in [0, 1]: 0 on a center, 1 midway between two of them.
 
     Shape:
         - embeddings: ``(b, d)`` float; gets gradients.
@@ -33,11 +33,11 @@ class ContrastiveClusteringLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: fewer than 2 centroids.
+        ValueError: there are fewer than 2 centroids.
 
     Source:
-        TAC-CCL, Eq. 4.3. The text below it praises small values of the inverse ratio, which would be ambiguous images;
-        the equation is followed.
+        TAC-CCL, Eq. 4.3. The text below it prefers small values of the inverse ratio, that is, ambiguous images;
+        we follow the equation.
     """
 
     def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class ContrastiveClusteringLoss(nn.Module):
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
-            # chosen by the product, measured by the difference: the product cancels on a center
+            # selected by the product, measured by the difference, since the product cancels on a center
             scores = (centers.square().sum(dim=1) - 2 * rows.detach() @ centers.T).detach()
             near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
             to_near, to_far = (((rows - centers[i]).square().sum(dim=1) + 1e-12).sqrt() for i in (near, far))
@@ -60,7 +60,7 @@ class TransformedAttentionLoss(nn.Module):
     .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
 
     with attention maps M and M' of the two views, H the map from the first to the second, and V the cells of M whose
-    places the second view shows. Without unit, in [0, 1] for maps in [0, 1]; 0 when M' is M moved by H, and also when
+    places the second view shows. Dimensionless, in [0, 1] for maps in [0, 1]; 0 when M' is M moved by H, and also when
     both are constant: a constant map satisfies every H.
 
     Shape:
@@ -71,8 +71,8 @@ class TransformedAttentionLoss(nn.Module):
 
     Source:
         TAC-CCL, Eqs. 4.1 and 4.2; the mean over V is ours.
-        The sum there does not say what becomes of places that leave the second view; here
-        they do not count. With maps that were multiplied by ``keypoint_masks`` it is Eq. 4.6, which in the printed
+        The sum there does not specify what happens to places that leave the second view; here
+        they are ignored. With maps that were multiplied by ``keypoint_masks`` it is Eq. 4.6, which in the printed
         form compares equal places of two different images; pass identities for that.
     """
 
@@ -112,13 +112,13 @@ class FeatureSimilarityLoss(nn.Module):
 def collapsed_multi_similarity(positives: int, negatives: int) -> float:
     """Return the minimum multi-similarity loss of embeddings that are all equally similar.
 
-    A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
+    A network that cannot distinguish images can do no better, so a run that stays at this value has learned nothing.
 
     Args:
-        positives: references of an anchor's class.
-        negatives: references of other classes.
+        positives: number of references of an anchor's class.
+        negatives: number of references of other classes.
     """
-    alpha, beta, base = 2.0, 50.0, 0.5  # as of `MultiSimilarityLoss`
+    alpha, beta, base = 2.0, 50.0, 0.5  # as in `MultiSimilarityLoss`
     offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
     attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
     repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta

@@ -23,7 +23,7 @@ class TACCCLConfig(MetricLearningConfig):
     """Options of ``labelkit train tac-ccl``, with defaults of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
-    #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.
+    #: The transforms of the second view are those of `labelkit.data.views.spec.PairTransform`.
     scaled: ClassVar[Mapping[str, int]] = {"ccl_start_epoch": 0, "memory_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "transforms": ("crop", "rotation", "zoom", "perspective"),

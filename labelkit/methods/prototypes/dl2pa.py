@@ -1,27 +1,27 @@
-"""DL2PA: prototypes are fixed before training; which class owns which is solved again while the network learns.
+"""DL2PA: prototypes are fixed before training; their assignment to classes is solved again during training.
 
 Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024) and its released code.
     1. one unit prototype per class, spread over the sphere                      Eq. 5
     2. each step: pull the embedding of each image to the prototype of its class  Eq. 6
-    3. each step: move the mean direction of each class of the batch              Eq. 9
+    3. each step: update the mean direction of each class of the batch            Eq. 9
     4. at the start of each epoch but the first: the assignment of classes to prototypes with the largest sum of
        cosines between class means and prototypes                                 Eq. 10
     5. the class of an image is that of the nearest prototype
 Departures from the released code:
-    - 4 comes before an epoch, not after its validation, so that what is scored and saved is what was trained
-    - class means weigh each image of a batch alike, start at their first batch instead of at noise, and know both
+    - 4 comes before an epoch, not after its validation, so that the trained state is scored and saved
+    - class means weight all images of a batch equally, start from their first batch instead of noise, and use both
       labels of a mixed image
-    - the past weighs 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that the
-      past weighs 0.95 there
+    - the past has weight 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that
+      the past has weight 0.95 there
 Departures from the paper:
-    - prototypes without a closed form are sharpened until the largest cosine counts, and those of c <= 2 d classes may
+    - prototypes without a closed form are sharpened until only the largest cosine counts; those of c <= 2 d classes may
       be exact opposites; neither minimizes Eq. 5, which ``--sharpest-t none`` does
     - the printed Eq. 7 is wrong and not used
 tau' of Fig. 3b is printed as a ratio, iterations between assignments over iterations of an epoch, and described as the
 number of assignments per epoch, the inverse. The description is followed, since the text says that 10 costs more than
 1: tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, one in ten epochs. By the printed
-ratio, they are each other.
-Ties, classes without an image and the times of assignments are ours (specification 3.4).
+ratio, the two are swapped.
+The treatment of ties and of classes without an image, and the times of assignments, are ours (specification 3.4).
 Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
 cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier),
 ``--prototypes hpn --no-reassign`` (HPN), ``--prototypes words --no-reassign`` (Word2Vec); the learned classifier is
@@ -50,13 +50,13 @@ from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
 FEW_DIMENSIONS = 4
-#: Sums of unit embeddings that are shorter have no direction.
+#: Sums of unit embeddings that are shorter than this have no direction.
 _SMALLEST_SUM = 1e-8
-#: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
+#: Weight of the past in a class mean (alpha). The released code intends it, too, but its update amounts to 0.95.
 MEAN_DECAY = 0.9
 # An unseen class keeps its prototype unless a seen one gains more than this by taking it.
 UNSEEN_PULL = 1e-3
-# Mean gain for which classes are moved; below it a tie decides.
+# Minimum mean gain for which classes are moved; smaller gains count as ties.
 SMALLEST_GAIN = 1e-6
 
 
@@ -75,9 +75,9 @@ class PrototypeHead(nn.Module):
     Attributes:
         prototypes: (k, d) unit rows; zeros until they are set.
         assignment: (c,) int64, prototype of each class, all different.
-        prices: (k,), not read: in weights of 0.1.0 and their digests.
+        prices: (k,), not used, but contained in weights of 0.1.0 and their digests.
         class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
-        seen: (c,) int64, images that went into them.
+        seen: (c,) int64, number of images in each class mean.
     """
 
     def __init__(self, num_classes: int, dim: int, num_prototypes: int | None = None) -> None:
@@ -117,15 +117,15 @@ class PrototypeHead(nn.Module):
 
         Args:
             embeddings: (b, d) of any length.
-            labels: (b,) int64 in [0, c); with Mixup each image is given twice.
+            labels: (b,) int64 in [0, c); with mixup, each image occurs twice.
             shares: (b,) part of each image that belongs to its label, > 0; ones by default.
             decay: weight of the past, alpha; the first batch of a class is taken as it is.
-            combine: sum over processes.
+            combine: sums a tensor over processes.
         """
         unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
         shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
         dim = unit.shape[1]
-        # one exchange: sums beside counts
+        # one exchange for sums and counts
         table = unit.new_zeros((self.num_classes, dim + 1))
         table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
         table = combine(table)
@@ -172,7 +172,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
-        """Reassign classes to prototypes if it is time."""
+        """Reassign classes to prototypes if it is due."""
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):
@@ -248,7 +248,7 @@ def is_due(state: TrainState, updates_per_epoch: float) -> bool:
     assignment that it was trained with; with a tenth of one, at the start of every tenth epoch.
 
     Args:
-        state: where the run is.
+        state: state of the run.
         updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
     """
     # 1e-9: 3 / 0.1 may be a little less than 30
@@ -260,7 +260,7 @@ def is_due(state: TrainState, updates_per_epoch: float) -> bool:
 def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     """Reassign classes to prototypes to maximize the sum of their cosines with the class means.
 
-    The main process solves, the others are told, so that all agree whatever their arithmetic.
+    The main process solves and shares the result, so that all processes agree even if their rounding differs.
 
     Returns:
         Values for the log: ``objective``, mean cosine of class means and their prototypes, over the classes;
@@ -297,13 +297,13 @@ def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) 
 
     Args:
         similarity: (c, k), c <= k.
-        before: (c,) columns that rows have now.
+        before: (c,) current columns of the rows.
 
     Returns:
         (c,) int64, no column twice.
 
     Raises:
-        ValueError: a similarity is not finite; names the row.
+        ValueError: a similarity is not finite; the message names the row.
     """
     from scipy.optimize import linear_sum_assignment
 

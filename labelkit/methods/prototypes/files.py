@@ -1,4 +1,4 @@
-"""Prototypes for a number of classes and dimensions: made once, then read from the user's cache."""
+"""Prototypes for a number of classes and dimensions: computed once, then read from the user's cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from labelkit.errors import LabelkitError, StoreError
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from labelkit.store.commit import canonical_json
 
-# Of the way they are made; a change makes old files of the cache unused.
+# Version of the computation; a change makes old cache files unused.
 _RECIPE_VERSION = 1
 #: Steps and rate of `separated_prototypes` (published).
 SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
@@ -39,9 +39,9 @@ class Prototypes:
 
     Attributes:
         vectors: (c, d) float32, rows of length 1.
-        recipe: everything they depend on.
+        recipe: all settings that they depend on.
         source: ``closed form``, ``optimized`` just now, or ``cache``.
-        cached_in: their file in the cache, if there is one.
+        cached_in: their file in the cache, if any.
     """
 
     vectors: NDArray[np.float32]
@@ -67,21 +67,21 @@ def load_or_make_prototypes(
 ) -> Prototypes:
     """Return spread prototypes from a closed form, the cache or an optimization.
 
-    What is made now goes into the cache. They depend on all arguments up to ``num_starts``. A file of the cache that is
-    damaged or holds something else is made again, and a cache that cannot be written is no error; both are said.
+    New prototypes are cached. They depend on all arguments up to ``num_starts``. A cache file that is damaged or has
+    other contents is replaced, and a cache that cannot be written is no error; both are reported.
 
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        seed: of the start, or of the rotation and order of a closed form.
+        seed: seed of the initial values, or of the rotation and order of a closed form.
         method: see :func:`labelkit.algorithms.prototypes.spread_prototypes`, as for the next four.
         t: sharpness of the loss.
-        sharpest_t: sharpness in the end, or ``None``.
-        iterations: for every sharpness.
-        num_starts: starts, of which the best is kept.
-        device: where torch computes; changes the last digits only.
-        use_cache: look there, and put there what was made.
-        say: is told what the user may want to know.
+        sharpest_t: final sharpness, or ``None``.
+        iterations: iterations for every sharpness.
+        num_starts: number of starts, of which the best is used.
+        device: device that torch computes on; changes only the last digits.
+        use_cache: whether to read and write the cache.
+        say: shows a message to the user.
         report: progress, see ``spread_prototypes``.
 
     Raises:
@@ -107,7 +107,7 @@ def load_or_make_prototypes(
         device=device,
         report=report,
     )
-    if is_closed or not use_cache:  # a closed form is made quicker than read
+    if is_closed or not use_cache:  # a closed form is computed faster than read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
     return _cached(recipe, make, say or (lambda text: None))
 
@@ -118,7 +118,7 @@ def load_or_separate(num_prototypes: int, dim: int, say: Callable[[str], None]) 
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        say: is told what the user may want to know.
+        say: shows a message to the user.
     """
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
@@ -140,13 +140,13 @@ def separated_prototypes(
 
     .. math:: L = \frac{1}{c} \sum_i \max_{j \ne i} w_i \cdot w_j
 
-    with rows brought back to length 1 after every step. L is the mean cosine of a vector and its nearest other, at
+    with rows normalized to length 1 after every step. L is the mean cosine of a vector and its nearest other, at
     least -1/(c - 1), reached by the simplex.
 
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        generator: draws the start.
+        generator: draws the initial vectors.
         iterations: steps of gradient descent, >= 1.
         lr: length of a step, > 0.
 
@@ -155,8 +155,8 @@ def separated_prototypes(
 
     Source:
         P. Mettes, E. van der Pol and C. Snoek, "Hyperspherical Prototype Networks" (NeurIPS 2019), the loss of
-        separation, and its released code. That names a momentum of 0.9 and makes a new optimizer after every step, so
-        that there is none; here neither. The order of word vectors, another loss of the paper, is left out.
+        separation, and its released code. The code sets a momentum of 0.9 but creates a new optimizer after each step,
+        which cancels it; here, there is none. The order of word vectors, another loss of the paper, is left out.
     """
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -173,7 +173,7 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
         prototypes: (c, d) float64 rows of length 1.
 
     Returns:
-        The loss, and (c, d) float64: a vector pulls at its nearest other, and that one at it.
+        The loss, and (c, d) float64: each vector adds to the gradient of its nearest other, and vice versa.
     """
     count = len(prototypes)
     cosines = prototypes @ prototypes.T
@@ -187,7 +187,7 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 def _cached(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], tell: Callable[[str], None]
 ) -> Prototypes:
-    """Return what the cache holds, else what is made now and put there."""
+    """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
     found = _from_cache(path, recipe, tell) if path.exists() else None
     if found is not None:

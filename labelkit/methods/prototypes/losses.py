@@ -17,7 +17,7 @@ class InnerProductLoss(nn.Module):
 
     .. math:: L = \sum_i \omega_i (1 - \cos_i)^2 \quad\text{or}\quad L = \frac{1}{2b} \sum_i \omega_i (1 - \cos_i)^2
 
-    Without unit, 0 to 4 (2) for each image; 0 where all embeddings point at their prototypes. The gradient vanishes
+    Dimensionless, 0 to 4 (2) for each image; 0 where all embeddings point at their prototypes. The gradient vanishes
     also where one points the opposite way; it is largest at 120 degrees.
 
     Args:
@@ -30,7 +30,7 @@ class InnerProductLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: unknown reduction, or shapes that differ.
+        ValueError: the reduction is unknown, or shapes differ.
 
     Source:
         DL2PA, Eq. 6. Its gradient is :math:`-(1 - \cos) w`; the printed Eq. 7 is a scalar and wrong.
@@ -59,7 +59,7 @@ class WeightedCrossEntropy(nn.Module):
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 
-    In nats, >= 0; log c where all logits agree and all weights are 1. The mean is over images, not over weights, so
+    In nats, >= 0; log c where all logits are equal and all weights are 1. The mean is over images, not over weights, so
     that halves of a batch average to the whole.
 
     Shape:
@@ -81,7 +81,7 @@ class UniformityLoss(nn.Module):
 
     .. math:: L = \log \frac{2}{c (c - 1)} \sum_{i < j} \exp(-2 t (1 - w_i \cdot w_j))
 
-    Without unit, from :math:`-2tc/(c-1)` (simplex) to 0 (all directions equal).
+    Dimensionless, from :math:`-2tc/(c-1)` (simplex) to 0 (all directions equal).
 
     Args:
         t: sharpness, > 0.
@@ -91,7 +91,7 @@ class UniformityLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: t is not positive, or fewer than 2 vectors.
+        ValueError: t is not positive, or there are fewer than 2 vectors.
 
     Source:
         DL2PA, Eq. 5 with the mean over pairs of its released code; t = 2 there.

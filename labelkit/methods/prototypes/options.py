@@ -1,8 +1,8 @@
 """Options of softmax and DL2PA.
 
-What classifiers share that are trained with the label of every image.
+Options shared by classifiers that are trained with the label of every image.
 
-Options of DL2PA: fixed prototypes on the sphere, assigned to classes anew during training.
+Options of DL2PA: fixed prototypes on the sphere, reassigned to classes during training.
 
 Options of the learned softmax classifier (the paper's PSC), the baseline of DL2PA.
 """

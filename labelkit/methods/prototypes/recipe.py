@@ -1,4 +1,4 @@
-"""What classifiers that train on labels build and ask for in the same way."""
+"""Shared parts of classifiers that train on labels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
     Args:
         config: the options.
         data: the training labels.
-        head: makes the head from the number of classes and the width of the embedding.
+        head: creates the head from the number of classes and the width of the embedding.
     """
 
     network: ClassifierNetwork[Any]
@@ -66,13 +66,13 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         """Return the weight of each class (c,) that balances batch or training set, or ``None`` for equal weights.
 
         Args:
-            labels: (b,) of the batch, before any mixing; of this process.
+            labels: (b,) labels of this process's batch, before any mixing.
         """
         if self.config.class_weights == "none":
             return None
         if self.config.class_weights == "global":
             return self._global_weights.to(labels.device)
-        # a GPU is not waited for, as torch.bincount would
+        # unlike torch.bincount, this does not wait for a GPU
         counts = (labels == torch.arange(self._num_classes, device=labels.device)[:, None]).sum(1)
         return balancing_weights(self._state.combine(counts, "sum"))
 

@@ -5,7 +5,7 @@ Each step:
     1. embed the images, multiply by the class vectors                   (b, d), (b, c)
     2. cross-entropy                                                     Eq. 10 of its supplement
     3. ``--uniformity-weight``: spread the directions of the class vectors, Eq. 5 (PSC* of Table 8)
-A method of its own and not a switch of ``dl2pa``, since nothing of that one's state is in it: no fixed prototypes, no
+It is not an option of ``dl2pa``, since it contains nothing of that method's state: no fixed prototypes, no
 class means, no assignment. Network, data and views are the same.
 Departure: the released code's baseline normalizes both sides without a temperature; its text
 does not, and we follow the text.

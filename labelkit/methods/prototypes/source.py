@@ -1,4 +1,4 @@
-"""Where the prototypes of a run come from: spread over the sphere, word vectors, a file, or a learned classifier."""
+"""Sources of the prototypes of a run: spread over the sphere, word vectors, a file, or a learned classifier."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def starting_prototypes(
     """Return the initial prototypes of a run as (c, d) float32 unit rows.
 
     Args:
-        config: says which.
+        config: selects the prototypes.
         num_classes: c.
         dim: d.
-        say: is told what happened to the cache.
-        class_names: of the training classes, as far as they have one; for word vectors.
+        say: shows a message about the cache.
+        class_names: names of the training classes, if they have any; for word vectors.
 
     Raises:
-        ConfigError: a simplex does not fit into d dimensions, or there are too few prototypes, or of another width;
-            word vectors of fewer than d numbers, or a class without a name.
+        ConfigError: a simplex does not fit into d dimensions, there are too few prototypes, or their width differs;
+            word vectors have fewer than d numbers, or a class has no name.
         StoreError, CheckpointError, DatasetError: the file or run cannot be used.
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
@@ -54,7 +54,7 @@ def starting_prototypes(
         make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not closed_form_is_least(num_classes, dim):
-            # with opposite pairs it has not always the least loss, and no more has what one start leads to
+            # with opposite pairs, neither the closed form nor the result of one start always has the lowest loss
             optimized = make(method="optimize", sharpest_t=None)
             made = min(made, optimized, key=lambda one: uniformity(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
@@ -74,7 +74,7 @@ def starting_prototypes(
 
 
 def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
-    """Class vectors of the classes' names, in d dimensions."""
+    """Return the word vectors of the class names, in d dimensions."""
     if len(class_names) < num_classes:
         problem = f"{num_classes} classes are requested, but only {len(class_names)} have a name"
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
@@ -89,7 +89,7 @@ def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]
 
 
 def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
-    """Class vectors of a run of ``softmax``."""
+    """Return the class vectors of a run of ``softmax``."""
     checkpoint = load_checkpoint(run, say=say)
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
@@ -106,11 +106,11 @@ _SHOWN = 5
 def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float32]:
     """Project word vectors to ``dim`` principal dimensions and normalize them to unit length.
 
-    Their mean is subtracted first. Between centered vectors, cosines stay as they are where ``dim`` is the number of
-    vectors less one, or more.
+    Their mean is subtracted first. Cosines between centered vectors are preserved if ``dim`` is at least the number of
+    vectors minus one.
 
     Args:
-        vectors: (c, m) float64, one of each class.
+        vectors: (c, m) float64, one for each class.
         dim: d <= m; where c - 1 < d, the others stay 0.
 
     Returns:
@@ -135,13 +135,13 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 
 
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
-    """Read the word vector of each class name from a file, the first one that it has for this name.
+    """Read the word vector of each class name from a file, using the first vector of a name.
 
-    Other capitals, or a blank for ``_``, make the same name where the file does not have the name itself.
+    If the file does not have the name itself, names match regardless of case and with a blank for ``_``.
 
     Args:
-        path: text file of vectors by name, perhaps with a line of two numbers ahead.
-        names: of the classes.
+        path: text file of vectors by name, optionally after a line of two numbers.
+        names: names of the classes.
 
     Returns:
         (len(names), m) float64.

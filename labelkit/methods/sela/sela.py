@@ -2,14 +2,14 @@
 
 Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous clustering and representation learning"
 (ICLR 2020) and its released code.
-    1. labels at random, each cluster with as many images
-    2. at given times, ``--num-optimizations`` of them: features of all images (the label pass), then for each head
-       the assignment with the smallest cost among those with the asked-for cluster shares (``algorithms.sinkhorn``)
+    1. random labels, with equally many images per cluster
+    2. at ``--num-optimizations`` scheduled times: features of all images (the label pass), then for each head
+       the assignment with the smallest cost among those with the requested cluster shares (``algorithms.sinkhorn``)
     3. each step: cross-entropy of every head with its labels, mean over the heads
     4. after the last step the labels are renewed once more
-Departures: images of the label pass are not augmented and nothing is dropped (``--label-pass official``), times have no
-off-by-one (``--optimization-schedule official-*``), and step 4, so that stored labels and network agree.
-On rows of a store, changed rows or stored views are the augmentation; the label pass takes the rows as they are.
+Departures: the label pass uses neither augmentation nor dropout (``--label-pass official``), times have no off-by-one
+error (``--optimization-schedule official-*``), and step 4 is added, so that stored labels and network agree.
+On rows of a store, the augmentation is changed rows or stored views; the label pass uses the unchanged rows.
 Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
 """
 
@@ -52,7 +52,7 @@ class MultiHeadCrossEntropy(nn.Module):
 
     .. math:: L = -\frac{1}{H b} \sum_h \sum_i \log \text{softmax}(\ell^h_i)_{y^h_i}
 
-    In nats, >= 0; equal to the mean of log k over the heads when all logits of a head agree.
+    In nats, >= 0; equal to the mean of log k over the heads when all logits of a head are equal.
 
     Shape:
         - logits: H tensors ``(b, k_h)`` float; gradients reach all of them.
@@ -60,7 +60,7 @@ class MultiHeadCrossEntropy(nn.Module):
         - returns: ``()`` float32 (float64 stays); a head without any label counts as 0.
 
     Raises:
-        ValueError: not one row of pseudo-labels per head.
+        ValueError: there is not one row of pseudo-labels per head.
 
     Source:
         ``yukimasano/self-label`` (the mean over heads of the cross-entropy).
@@ -175,7 +175,7 @@ class SeLa(Method[SeLaConfig]):
         """Enable caching of the outputs of the frozen stages.
 
         Raises:
-            ConfigError: images are turned in training.
+            ConfigError: images are rotated in training.
         """
         if self.config.rotation:
             raise ConfigError(
@@ -205,7 +205,7 @@ class SeLa(Method[SeLaConfig]):
         return sela_view(size, recipe, chiral=self.data.chiral, photographic=self.data.photographic)
 
     def _renew(self, heads: tuple[int, ...], state: TrainState) -> None:
-        """The label pass, then each head's own problem on the same features."""
+        """Run the label pass, then optimize the labels of each head on the same features."""
         config, batch_size = self.config, self.config.batch_size
         if config.label_pass == "official":
             how = FullPass("train", self._train_view(), "new", batch_size)
@@ -224,11 +224,11 @@ class SeLa(Method[SeLaConfig]):
 
 
 def _prior(spec: str, num_clusters: int) -> Tensor:
-    """Shares of a head's clusters: ``zipf:A``, a .npy file, or a text of numbers apart by white space or commas.
+    """Return a head's cluster shares from ``zipf:A``, a .npy file, or a text of numbers separated by blanks or commas.
 
     Raises:
-        DatasetError: a file that cannot be read.
-        ConfigError: what is no shares of so many clusters.
+        DatasetError: a file cannot be read.
+        ConfigError: the values are not shares of this many clusters.
     """
     try:
         numbers: Any = spec

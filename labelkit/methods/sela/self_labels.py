@@ -1,6 +1,6 @@
-"""Pseudo-labels that a network gives itself: one table per head, renewed by balanced optimal transport.
+"""Pseudo-labels by a network for its own images: one table per head, renewed by balanced optimal transport.
 
-All of it is buffers, so that a checkpoint carries the labels, the potentials and the position in the schedule. Each
+All state is in buffers, so that checkpoints include labels, potentials and the position in the schedule. Each
 process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
 Source: SeLa (``yukimasano/self-label``), specification 3.
 
@@ -33,7 +33,7 @@ _CHUNK = 4096
 
 
 def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
-    """Return warnings about a label optimization by subject, given the marginal error that was asked for."""
+    """Return warnings about a label optimization by subject, for the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
         found["dead"] = f"head {head} gives all images the same logits, so that its labels are arbitrary"
@@ -60,7 +60,7 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
         n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
 
     Raises:
-        ValueError: unknown kind.
+        ValueError: the kind is unknown.
     """
     if count == 1:
         return (0.0,)
@@ -80,18 +80,18 @@ class SelfLabels(nn.Module):
 
     Args:
         num_samples: rows of the data set, n.
-        num_clusters: clusters of every head.
+        num_clusters: number of clusters of every head.
         times: when to optimize, in epochs, increasing.
-        refresh: renew ``all`` heads or ``one``, in turn.
+        refresh: renew ``all`` heads, or ``one`` after the other.
 
     Attributes:
         pseudo_labels: (h, n) int32, -1 = the image cannot be read.
         num_optimizations: () int64, optimizations so far.
-        next_time: () int64, position in ``times`` of the coming one.
+        next_time: () int64, position in ``times`` of the next one.
         num_solves: (h,) int64, optimizations so far of each head.
     """
 
-    #: What is equal on every process, since each computes it from the same sums.
+    #: Names of the buffers that are equal on every process, since each computes it from the same sums.
     buffer_names: tuple[str, ...]
 
     def __init__(
@@ -117,7 +117,7 @@ class SelfLabels(nn.Module):
         self.buffer_names = tuple(name for name, _ in self.named_buffers())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SelfLabels:
-        """Move the labels only: potentials are for the solver, on the CPU and in a precision some devices lack."""
+        """Move only the labels: potentials are for the solver, on the CPU and in a precision some devices lack."""
         kept = {name: value for name, value in self._buffers.items() if value is not None and value.is_floating_point()}
         for name in kept:
             del self._buffers[name]
@@ -132,7 +132,7 @@ class SelfLabels(nn.Module):
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return the target cluster shares of a head, (k,) float64, which its first solve puts in order."""
+        """Return the target cluster shares of a head, (k,) float64, which its first solve reorders."""
         return self.get_buffer(f"prior_{head}")
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:
@@ -165,16 +165,16 @@ class SelfLabels(nn.Module):
         """Optimize the labels of one head.
 
         Args:
-            head: which one.
+            head: number of the head.
             features: (m, d) float of the rows that this process visited.
-            rows: (m,) their numbers; over all processes each readable row once.
-            layer: its ``Linear``, to (k,) logits.
+            rows: (m,) their numbers; over all processes, each readable row occurs once.
+            layer: the ``Linear`` layer of the head, to (k,) logits.
             config: options of the solver.
-            state: speaks to the other processes.
+            state: communicates with the other processes.
 
         Returns:
             Values for the log: ``head``; ``iterations``, passes over the scores; ``marginal_error``, sum of the
-            absolute differences between shares reached and asked for; ``converged``, whether that is below the
+            absolute differences between actual and requested shares; ``converged``, whether that is below the
             tolerance; ``cost``, mean of -log p of the new labels, nats; ``churn``, share of labels that changed;
             ``min_count`` and ``max_count``, images of the smallest and the largest cluster; ``empty_clusters``; and
             ``dead``: all images have the same logits, so that ties decide.
@@ -199,7 +199,7 @@ class SelfLabels(nn.Module):
             reduce=state.combine,
         )
         self.potentials(head).copy_(result.potentials)
-        # one more than the label, since a row that nobody has comes back as 0
+        # one more than the label, since rows that no process has are gathered as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
         churn, counts = self._replace(head, table)
         return {
@@ -216,7 +216,7 @@ class SelfLabels(nn.Module):
         }
 
     def _replace(self, head: int, table: Tensor) -> tuple[float, Tensor]:
-        """Take (n,) new labels of a head; return the share that changed, and the (k,) images of each cluster."""
+        """Store (n,) new labels of a head; return the share that changed, and the (k,) images per cluster."""
         before = self.pseudo_labels[head].cpu()
         listed = table >= 0
         self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
@@ -226,7 +226,7 @@ class SelfLabels(nn.Module):
 
 
 def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> tuple[Tensor, Tensor, Tensor]:
-    """Smallest and largest score of each cluster, and its share before any balancing, over all processes."""
+    """Return the smallest and largest score of each cluster, and its share before balancing, over all processes."""
     k = len(weight)
     low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
     high = -low
@@ -248,9 +248,9 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     """Copy the pseudo-labels of a finished run over the same images.
 
     Args:
-        labels: where they go.
+        labels: destination of the copy.
         source: folder of the run.
-        inputs: of the run that begins.
+        inputs: inputs of the new run.
 
     Raises:
         CheckpointError: there is no run with pseudo-labels.

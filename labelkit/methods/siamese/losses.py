@@ -17,24 +17,24 @@ class BarlowTwinsLoss(nn.Module):
     .. math:: L = s \left(\sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2\right),
         \quad C = \hat A^\top \hat B / b
 
-    with the projections of both views centered and divided by their deviation over the batch. >= 0; 0 for equal views
-    whose numbers are uncorrelated, s d for views that have nothing to do with each other (in expectation, for large b
-    and a small weight).
+    with the projections of both views centered and divided by their standard deviation over the batch. >= 0; 0 for
+    equal views with uncorrelated dimensions, s d for independent views (in expectation, for large b and a small
+    weight).
 
     Args:
         redundancy_weight: :math:`\lambda \ge 0`.
-        scale: :math:`s > 0`, of the whole: it is a sum over all pairs of numbers, too large for plain SGD.
+        scale: :math:`s > 0`, factor of the loss, a sum over all pairs of dimensions that is too large for plain SGD.
 
     Shape:
         - first, second: ``(b, d)`` float; row i of both is image i. Gradients reach both.
-        - returns: ``()`` float32 (float64 stays). A number that is the same in the whole batch correlates with nothing.
+        - returns: ``()`` float32 (float64 stays). A dimension that is constant in the batch correlates with nothing.
 
     Raises:
         ValueError: the weight is negative, the scale is not positive, or the shapes differ.
 
     Source:
         J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances are over
-        b, with 1e-5 added, as those of the batch normalization in its code.
+        b, with 1e-5 added, as in the batch normalization of its code.
     """
 
     def __init__(self, redundancy_weight: float, scale: float = 1.0) -> None:
@@ -61,7 +61,7 @@ class PredictedViewLoss(nn.Module):
 
     .. math:: L = -\frac{1}{2b} \sum_i \cos(p_i, \mathrm{sg}(z'_i)) + \cos(p'_i, \mathrm{sg}(z_i))
 
-    with predictions p and projections z of two views. In [-1, 1]; -1 when all predictions are right.
+    with predictions p and projections z of two views. In [-1, 1]; -1 when all predictions are exact.
 
     Shape:
         - predictions: two of ``(b, d)`` float, of any length. Gradients reach them.
@@ -91,13 +91,13 @@ class QueueContrastLoss(nn.Module):
     .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
         {\exp(q_i \cdot k_i / \tau) + \sum_j \exp(q_i \cdot n_j / \tau)}
 
-    with unit queries q, keys k and earlier keys n. In nats, > 0; equal to log(m + 1) when all agree.
+    with unit queries q, keys k and earlier keys n. In nats, > 0; equal to log(m + 1) when all similarities are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - queries: ``(b, d)`` float of any length. Gradients reach them alone.
+        - queries: ``(b, d)`` float of any length. Only they receive gradients.
         - keys: ``(b, d)``, likewise; row i is the other view of query i.
         - queue: ``(m, d)``, likewise.
         - returns: ``()`` float32 (float64 stays).

@@ -1,4 +1,4 @@
-"""Siamese learning: two views of an image look alike to a network, and something keeps all images from doing so.
+"""Siamese learning: two views of an image get similar outputs, and the loss keeps all images from getting equal ones.
 
 Sources, by ``--loss``:
     simclr: T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (ICML 2020)
@@ -9,8 +9,8 @@ Each step, on two views of every image:
     1. backbone and projection, one view after the other                                    2 x (b, p)
     2. the loss; for moco against projections of a slow copy of the network and its queue
     3. moco: the copy moves toward the network, its projections of this batch replace the oldest in the queue
-Departures: moco takes each view as query once, and remembers the keys of both (the paper: one query, one key); it does
-not shuffle images over processes, as batch normalization here never sees those of others.
+Departures: moco takes each view as query once, and stores the keys of both (the paper: one query, one key); it does
+not shuffle images over processes, since batch normalization here never sees those of others.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class SiameseNetwork(BackboneNetwork):
     """A backbone with a projector and optionally a predictor, for siamese training.
 
     Args:
-        backbone: any name of ``build_backbone``.
+        backbone: any name that ``build_backbone`` accepts.
         projector_dims: width of each layer of the projection, the last one its output.
-        normalize_hidden: batch normalization in the hidden layers of the projection.
-        normalize_output: batch normalization of its output, without scale and shift.
-        predictor_dim: width of the hidden layer of the prediction; ``None``: there is none.
-        seed: of all initial values.
+        normalize_hidden: whether to use batch normalization in the hidden layers of the projection.
+        normalize_output: whether to use batch normalization of its output, without scale and shift.
+        predictor_dim: width of the hidden layer of the prediction; ``None``: no prediction.
+        seed: seed of all initial values.
         options: see `BackboneOptions`.
     """
 
@@ -92,7 +92,7 @@ class SiameseNetwork(BackboneNetwork):
 
 
 def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
-    """Linear layers with ReLU between them, after a normalization if asked for, which makes a bias useless."""
+    """Build linear layers with ReLU between them, after an optional normalization, which makes biases redundant."""
     made: list[nn.Module] = []
     for number, (given, width) in enumerate(pairwise(widths)):
         if number:
@@ -149,7 +149,7 @@ class Siamese(Method[SiameseConfig]):
         return StepOutput(self._queued(projections, (first, second)))
 
     def _queued(self, projections: tuple[Tensor, Tensor], views: tuple[Tensor, Tensor]) -> Tensor:
-        """Mean of both views as queries, whose keys are remembered."""
+        """Return the mean loss with both views as queries, and store the keys."""
         assert self.slow is not None
         with torch.no_grad():
             keys = [F.normalize(self.slow.project(view).float(), dim=1) for view in views]

@@ -1,1 +1,1 @@
-"""What judges a network during training, one file per kind of judgment."""
+"""Monitors that evaluate a network during training, one file per kind of evaluation."""

@@ -1,4 +1,4 @@
-"""How well a classifier names images that it is not trained on."""
+"""Accuracy of a classifier on images that it is not trained on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ClassificationMonitor(Monitor):
     """Monitor of classification accuracy on held-out images, including that of the best epoch.
 
     Args:
-        held_out: images to name; ``None``: nothing is measured.
-        class_order: class of the data set that each column of the classifier stands for; columns beyond have none.
+        held_out: images to classify; ``None``: nothing is measured.
+        class_order: class of the data set for each column of the classifier; further columns have none.
     """
 
     def __init__(self, held_out: HeldOut | None, class_order: Sequence[int]) -> None:
@@ -28,7 +28,7 @@ class ClassificationMonitor(Monitor):
         self._best = 0.0
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Name every held-out image with a known class; one of a class without column counts as wrong."""
+        """Classify the held-out images with a known class; those whose class has no column count as wrong."""
         if self._held_out is None:
             return {}
         bank, labels = self._held_out.bank, self._held_out.labels
@@ -62,7 +62,7 @@ class ClassificationMonitor(Monitor):
         return [f"accuracy {percent(metrics['accuracy'])}"] if "accuracy" in metrics else []
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """Return the accuracies on held-out images; the best epoch is chosen on these very images."""
+        """Return the accuracies on held-out images; the best epoch is chosen on these same images."""
         if "accuracy" not in metrics:
             return None
         names = ("accuracy", "best_accuracy", "top5_accuracy")

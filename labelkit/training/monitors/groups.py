@@ -1,4 +1,4 @@
-"""What is measured after an epoch with knowledge that a method must not have."""
+"""Evaluation after an epoch with labels that are hidden from the method."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from labelkit.formatting import percent
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
-#: Views of teacher and student in an epoch of the run.
+#: Function that returns the views of teacher and student for an epoch of the run.
 PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
 
 
 class _CategoryMonitor(Monitor):
     """Base of monitors that report accuracy over old and new classes."""
 
-    #: Where the groups are from, behind the title of the table.
+    #: Origin of the groups, appended to the title of the table.
     groups_from = ""
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
@@ -56,8 +56,8 @@ class ClusteringMonitor(_CategoryMonitor):
         labels: (n,) int64 training labels, -1 = unlabeled.
         truth: (n,) int64 class of each row of the data set, -1 = unknown.
         old_classes: (k,) bool per class of the data set.
-        num_clusters: groups to form, one for each class.
-        seed: of the clustering.
+        num_clusters: number of groups to form, one for each class.
+        seed: seed of the clustering.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClusteringMonitor(_CategoryMonitor):
         ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
-        if state.is_main:  # all at once would share out the processor among as many equal runs
+        if state.is_main:  # on all processes, equal runs would compete for the same processor
             found = torch.from_numpy(self._cluster(features, labeled).astype(np.int64))
         cluster_ids = state.combine(found, "sum").numpy()
         metrics = {
@@ -97,7 +97,7 @@ class ClusteringMonitor(_CategoryMonitor):
         return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
 
     def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Groups of the rows without a label."""
+        """Return the groups of the rows without a label."""
         generator = keyed_generator(self._seed, "cluster")
         if not labeled.any():
             return kmeans(features, self._num_clusters, generator=generator).cluster_ids
@@ -137,8 +137,8 @@ class DiscoveryMonitor(_CategoryMonitor):
         rows: (m,) int64, unlabeled rows of the data set that can be read.
         truth: (n,) int64 class of each row of the data set, -1 = unknown.
         old_classes: (k,) bool per class of the data set.
-        num_old_outputs: the first columns of the classifier, which stand for old classes.
-        views: if given, teacher and student are also judged on their own views (FlipClass, Fig. 1, 9 and 11).
+        num_old_outputs: number of the classifier's first columns, which stand for old classes.
+        views: if set, teacher and student are also evaluated on their own views (FlipClass, Fig. 1, 9 and 11).
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
 
     def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
-        """Class of each row, (m,) int64, and its features of length 1, (m, d)."""
+        """Return the class of each row, (m,) int64, and its features of length 1, (m, d)."""
 
         def network(images: torch.Tensor) -> torch.Tensor:
             features = method.network.embed(images)
@@ -184,9 +184,9 @@ class DiscoveryMonitor(_CategoryMonitor):
         return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
 
     def _gap(self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]) -> dict[str, float]:
-        """Accuracies of the teacher's and the student's view, and how far apart their features are, in [0, 2].
+        """Return the accuracies on teacher's and student's views, and the distances of their features, in [0, 2].
 
-        Each view is matched with the classes on its own. Nothing is aligned here, as in every evaluation.
+        Each view is matched with the classes separately. Attention is not aligned here, as in every evaluation.
         """
         metrics: dict[str, float] = {}
         seen = []

@@ -1,4 +1,4 @@
-"""How good features are for classes that training never saw: kNN, linear probe, and the method's own groups."""
+"""Evaluation of features by the kNN accuracy of held-out images, and of the method's own groups."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class RepresentationMonitor(Monitor):
     Args:
         rows: (m,) int64, rows of the training set that can be read.
         truth: (n,) int64 class of each row of the training set, -1 = unknown.
-        held_out: images to judge the features by; ``None``: only the groups are scored.
-        num_classes: classes of the data set.
-        k, temperature: of the kNN vote.
+        held_out: images to evaluate the features on; ``None``: only the groups are scored.
+        num_classes: number of classes of the data set.
+        k, temperature: number of neighbors and temperature of the kNN vote.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def describe_groups(metrics: Mapping[str, float]) -> list[str]:
 
 
 def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
-    """Return a table of held-out kNN accuracy and mean clustering scores of training images, or ``None`` without."""
+    """Return a table of held-out kNN accuracy and mean clustering scores of training images, or ``None``."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
@@ -101,9 +101,9 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
     """Score each clustering of a method against the true classes, and average the scores.
 
     Args:
-        method: its ``groupings``.
+        method: the method whose ``groupings`` are scored.
         rows: (m,) int64, rows whose class is known.
-        truth: (m,) int64, those classes.
+        truth: (m,) int64, the classes of the rows.
     """
     from sklearn import metrics
 
@@ -113,7 +113,7 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         groups = table.cpu().numpy()[rows].astype(np.int64)
         classes = truth[groups >= 0]
         groups = groups[groups >= 0]
-        # a table of all groups and classes would not fit into memory
+        # a larger table of all groups and classes would not fit into memory
         if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
             continue
         found = (

@@ -1,4 +1,4 @@
-"""How well images of classes that training never saw find each other, after an epoch."""
+"""Retrieval among held-out images, whose classes training never saw, after an epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RetrievalMonitor(Monitor):
         rows: (m,) int64, rows of the training set that can be read.
         truth: (n,) int64 class of each row of the training set, -1 = unknown; scores the method's groups, if any.
         held_out: images to search among; ``None``: only groups are scored.
-        ks: K of Recall@K; those that are not fewer than the images are left out.
+        ks: K of Recall@K; values not below the number of images are left out.
     """
 
     compares_with_start: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class RetrievalMonitor(Monitor):
         self._ks = tuple(ks)
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score groups and embeddings; nothing where no class is known, or none has two images."""
+        """Score groups and embeddings; empty if no class is known or none has two images."""
         metrics = group_scores(method, self._known, self._truth[self._known])
         found, embeddings = self._search(method.network.embed, state)
         metrics |= found
@@ -55,7 +55,7 @@ class RetrievalMonitor(Monitor):
     def _search(
         self, embed: Callable[[Tensor], Tensor], state: TrainState
     ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
-        """Search the held-out images for each other; nothing where no class is known, or none has two images."""
+        """Search the held-out images for each other; empty if no class is known or none has two images."""
         if self._held_out is None:
             return {}, None
         bank, labels = self._held_out.bank, self._held_out.labels
