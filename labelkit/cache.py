@@ -1,4 +1,4 @@
-"""Where labelkit keeps what it can make again."""
+"""The folder for files that labelkit can create again."""
 
 from __future__ import annotations
 
