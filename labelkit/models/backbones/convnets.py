@@ -240,8 +240,7 @@ class SmallCNN(PooledNetwork):
 
     Shape:
         - images: ``(b, c, h, w)`` float.
-        - returns: ``(b, f)`` float, not negative, the average of ``(b, f, h / 4, w / 4)`` maps (h / 8, w / 8 with
-          ``late_pool``).
+        - returns: ``(b, f)`` float, not negative, the mean of ``(b, f, h / 4, w / 4)`` maps (8, not 4: ``late_pool``).
 
     Source:
         The CPU demonstrations of our specifications of TAC-CCL (2.3) and, with the late pool, SAN (2.1).

@@ -164,8 +164,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     Args:
         depth: 6 m + 2: 20, 32, 44, 56, 110, ...
         width: channels of the first stage; doubled twice.
-        shortcut: shortcut where a stage changes size: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3
-            convolution.
+        shortcut: shortcut where sizes change: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
         in_channels: channels of the images.
     """
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
