@@ -12,7 +12,7 @@
     │       └── (the same kinds, prefixed by Checkpoint)
     ├── DivergenceError        4   training became useless
     ├── ResourceError          5   disk full, no permission, folder vanished, no such device
-    ├── BusyError              6   another run holds this output
+    ├── BusyError              6   another run is writing this output
     └── GateError             10   a required threshold is not met
 
 ``Interrupted`` is no error: it carries a signal (exit 130 or 143) up to the command line.

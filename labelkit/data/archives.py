@@ -69,7 +69,7 @@ def _choices(inside: str) -> Sequence[str]:
 
 
 def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
-    """Return the split in each file's name (train-0001.tar); all None if only some files name one, and the same one."""
+    """Return the split in each file's name (train-0001.tar); all None if some names have none and the others one."""
     found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 

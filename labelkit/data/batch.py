@@ -84,7 +84,7 @@ class Batch:
 
     @property
     def images(self) -> Tensor:
-        """First view of the images, (b, c, h, w), the only one for methods with one view."""
+        """Return the first view of the images, (b, c, h, w), the only one for methods with one view."""
         return self.views[0]
 
 

@@ -127,7 +127,7 @@ class ImageDataset:
         presence: (n, c) int8, for images that may have several classes: 1 = present, 0 = absent, -1 = does not count;
             ``None`` if an image has at most one class.
         presence_classes: name of each column of ``presence``.
-        content: digest of the rows if a store's rows stand for the images; part of the identity.
+        content: digest of the rows if a store's rows replace the images; part of the identity.
 
     Raises:
         ValueError: lengths differ, ids are unsorted or not unique, or indices are out of range.

@@ -33,8 +33,8 @@ SMALL_SIDE: Final = 64
 # Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
 MAX_SHRINK_IN_MEMORY: Final = 1.5
 MAX_BAD_SHOWN: Final = 10
-MEMORY_BYTES: Final = 2 << 30  # of the largest tensor of images kept in memory
-GPU_SHARE: Final = 0.25  # of a GPU's free memory that images may take
+MEMORY_BYTES: Final = 2 << 30  # limit on the tensor of images in memory
+GPU_SHARE: Final = 0.25  # share of a GPU's free memory that images may take
 _READ_CHUNK: Final = 64
 
 
@@ -62,7 +62,7 @@ class ImageBank:
         lost: why decoding lost almost all content of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
-        sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros for images without a source.
+        sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
     def __init__(

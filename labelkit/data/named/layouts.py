@@ -137,7 +137,7 @@ class DatasetSpec:
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder holds this data set and not another one with the same files."""
+        """Return whether a folder contains this data set and not another one with the same files."""
         if not self.fewest_class_folders:
             return True
         try:

@@ -145,7 +145,7 @@ def choose_operations(
         pool: name of the pool of operations.
 
     Returns:
-        (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names behind the numbers.
+        (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names of the operations by number.
     """
     names = OPERATIONS[pool]
     n = uniform.shape[1] // 2

@@ -122,7 +122,7 @@ class ViewSpec:
         noise: standard deviation of normal noise that is added last, to the normalized values.
         interpolation: interpolation of both geometric stages.
         padding: content outside of the image in stage 2.
-        follows: the view uses the box and affine map of the previous view, which must have the same specification, and
+        follows: the view uses the box and affine map of the previous view, which must otherwise be specified alike, and
             is then moved by one of these transforms.
         anchors: numbers of earlier views that the box must overlap.
         min_overlap: minimum overlap, as a share of the image's area.

@@ -114,7 +114,7 @@ def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
-    """Return ``count`` thirds of the qkv projection's output from the third ``first`` on: (count, b, h, t, d)."""
+    """Return ``count`` thirds of the qkv projection from the third ``first`` on, before norms: (count, b, h, t, d)."""
     width = len(attn.qkv.weight) // 3
     part = slice(first * width, (first + count) * width)
     bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
