@@ -10,12 +10,12 @@
     │   │   ├── NotAStore, VersionError, Refused, Damaged, Mismatch
     │   └── CheckpointError        a run folder or a weights file
     │       └── (the same kinds, prefixed by Checkpoint)
-    ├── DivergenceError        4   training became useless
+    ├── DivergenceError        4   training failed numerically
     ├── ResourceError          5   disk full, no permission, folder vanished, no such device
     ├── BusyError              6   another run is writing this output
     └── GateError             10   a required threshold is not met
 
-``Interrupted`` is no error: it carries a signal (exit 130 or 143) up to the command line.
+``Interrupted`` is not an error: it carries a signal (exit 130 or 143) up to the command line.
 Only ``labelkit.cli.main`` turns these into exit codes. Programming mistakes raise a
 ``ValueError`` or ``TypeError`` instead.
 """

@@ -31,7 +31,7 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading, without waiting as a named pipe would.
+    """Open a regular file for reading; unlike a plain ``open``, never wait for a named pipe.
 
     Raises:
         OSError: it does not exist, is not a regular file, or the system does not let us read it.

@@ -1,4 +1,4 @@
-"""How a stage reports its progress; silent unless someone listens (the command line does).
+"""Progress reports of a stage, which are silent unless someone listens, as the command line does.
 
 A stage calls ``current_progress()`` and never prints:
 

@@ -251,7 +251,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that occur in the order train, val, test, unlabeled."""
+    """Return the splits that occur, in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
 

@@ -68,7 +68,7 @@ class TrainLoader:
         num_workers: number of processes that decode images not in memory; 0 decodes in this process.
         rank: number of this process; it takes images ``rank::world_size`` of each batch.
         world_size: number of processes.
-        first_epoch: epoch of the run in which the sampler's first epoch falls.
+        first_epoch: epoch of the run that is the sampler's first epoch.
         pairing: the images that second views show; default: the same image as the first views.
 
     Attributes:

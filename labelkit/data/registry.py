@@ -21,7 +21,7 @@ def check_dataset(name_or_path: str) -> None:
     """Check that a data set exists, without reading its images.
 
     Raises:
-        DatasetError: no named set, and no folder or file that exists.
+        DatasetError: there is no such named set, folder or file.
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return

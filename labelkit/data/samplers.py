@@ -42,7 +42,7 @@ class UniformSampler:
         self._seed = seed
 
     def __len__(self) -> int:
-        """Return m."""
+        """Return the number of rows, m."""
         return len(self._pool)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 The rule applies to CSV, tar, Parquet and imported rows. Spaces around a label are ignored, accented letters are equal
 in either Unicode form, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
-class. Files named by a user are read without waiting, as for a pipe.
+class. Reading a file that a user names never waits, as it would for a pipe.
 """
 
 from __future__ import annotations

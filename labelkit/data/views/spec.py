@@ -103,7 +103,7 @@ class ViewSpec:
             (RandomResizedCrop).
         aspect_range: width over height of that box.
         shift_px: largest shift along each axis in pixels of the view, uniform.
-        whole_pixels: shift by whole pixels, as a random crop of the padded image does.
+        whole_pixels: whether to shift by whole pixels, as a random crop of the padded image does.
         zoom_range: magnification, uniform; below 1 shows padding.
         rotation_rad: rotation of up to this angle both ways, uniform.
         hflip: probability of a mirror image.

@@ -104,7 +104,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():
             if isinstance(module, _BatchNorm):
-                module.keeps_statistics = True  # type: ignore[assignment] # a mark, no part
+                module.keeps_statistics = True  # type: ignore[assignment] # a flag, not a module
     return found
 
 

@@ -205,7 +205,7 @@ def resnet50(
 
 
 class ShakeShake(torch.autograd.Function):
-    """Blend of two branches whose backward pass uses other random weights than its forward pass.
+    """Blend of two branches whose backward pass uses different random weights from its forward pass.
 
     The forward pass is ``g a + (1 - g) b``; the gradient is divided with weights ``h`` and ``1 - h`` instead.
 

@@ -274,7 +274,7 @@ class LabelServer:
         return await self._do(request, (), lambda told, who: self.asking.start(by=who["by"], client=who["client"]))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
-        """Return the news since a round: actions, and the state of the last request to predict again."""
+        """Return the changes since a round: actions, and the state of the last request to predict again."""
         actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 

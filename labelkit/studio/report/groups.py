@@ -78,9 +78,9 @@ class Grouping:
         measure: meaning of ``confidence``: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: number of images of the whole store in no group.
-        decided: for predictions, the numbers of images without a label that are ``known``, ``new`` and ``unsure``; the
-            number expected ``right`` among the known and new ones, and among the ``guesses`` for the unsure ones
-            (``None``: unknown); and the ``limit``, the confidence from which an image is decided. Else ``None``.
+        decided: for predictions, the numbers of images without a label that are ``known``, ``new`` and ``unsure``;
+            ``right``, the expected number of correct ones among known and new; ``guesses``, likewise among unsure
+            (``None``: unknown); and ``limit``, the confidence from which an image is decided. Else ``None``.
     """
 
     result: Result
