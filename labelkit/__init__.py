@@ -12,14 +12,14 @@ from os import environ as _environ
 
 __version__ = "0.1.0"
 
-# Libraries read these when they are imported, and this module is imported before any of them; child processes inherit
-# them. ONNX Runtime would else send events to its maker, and keep an id of the machine in the user's cache.
+# Libraries read these variables on import, and this module is imported before any of them; child processes inherit
+# them. Otherwise ONNX Runtime would send events to its maker and store an id of the machine in the user's cache.
 for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
     _environ.setdefault(_switch, "1")
 
 
 def __getattr__(name: str) -> object:
-    """Find a command, or another name of the door, when it is first used."""
+    """Return a command or another public name when it is first used."""
     if not name.startswith("_"):
         found = _import_module("labelkit.api").find(name)
         if found is not None:

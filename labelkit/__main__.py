@@ -1,7 +1,7 @@
-"""``python -m labelkit`` is ``labelkit``."""
+"""``python -m labelkit`` runs the same program as ``labelkit``."""
 
-# The C module below ``signal``: that one takes longer to load than people take to change their mind.
-import _signal  # type: ignore[import-not-found]  # of CPython itself
+# The C module that ``signal`` wraps: ``signal`` itself loads so slowly that Ctrl-C may come first.
+import _signal  # type: ignore[import-not-found]  # part of CPython
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends the process without a traceback while Python loads
@@ -17,7 +17,7 @@ def run() -> None:
         from labelkit.cli.main import main
 
         code = main()
-    except Interrupted as interrupted:  # between two lines of ours
+    except Interrupted as interrupted:  # outside the code of ``main``
         code = interrupted.exit_code
     exit_process(code)
 

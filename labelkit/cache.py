@@ -1,4 +1,4 @@
-"""Where labelkit keeps what it can make again."""
+"""The folder for files that labelkit can create again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def cache_folder() -> Path:
     """Return the user's cache folder, which may not exist yet.
 
-    ``$LABELKIT_CACHE``, else ``$XDG_CACHE_HOME/labelkit``, else ``~/.cache/labelkit``.
+    It is ``$LABELKIT_CACHE``, else ``$XDG_CACHE_HOME/labelkit``, else ``~/.cache/labelkit``.
     """
     named = os.environ.get("LABELKIT_CACHE")
     if named:

@@ -2,21 +2,21 @@
 
     LabelkitError(where, problem, remedy)
     ├── ConfigError            2   an option, a preset or a config file
-    │   └── OutputExistsError      what is to be written is there already
-    ├── InputError             3   what was given to read
+    │   └── OutputExistsError      the output already exists
+    ├── InputError             3   an input
     │   ├── DatasetError           images, labels, splits
     │   │   ├── DatasetAbsent, DatasetIncomplete
     │   ├── StoreError             an embedding store or a result
     │   │   ├── NotAStore, VersionError, Refused, Damaged, Mismatch
     │   └── CheckpointError        a run folder or a weights file
     │       └── (the same kinds, prefixed by Checkpoint)
-    ├── DivergenceError        4   training became useless
+    ├── DivergenceError        4   training failed numerically
     ├── ResourceError          5   disk full, no permission, folder vanished, no such device
-    ├── BusyError              6   another run holds this output
-    └── GateError             10   a threshold that was asked for is not met
+    ├── BusyError              6   another run is writing this output
+    └── GateError             10   a required threshold is not met
 
-``Interrupted`` is no error: it carries a signal (exit 130 or 143) up to the command line.
-Only ``labelkit.cli.main`` turns these into exit codes. What a programmer causes is a
+``Interrupted`` is not an error: it carries a signal (exit 130 or 143) up to the command line.
+Only ``labelkit.cli.main`` turns these into exit codes. Programming mistakes raise a
 ``ValueError`` or ``TypeError`` instead.
 """
 
@@ -31,12 +31,12 @@ class LabelkitError(Exception):
     Args:
         where: file, option or row, e.g. ``cub.h5:/labels``.
         problem: what was found and what was expected.
-        remedy: the next thing to do; may be empty only if the problem says it.
+        remedy: what to do next; may be empty only if the problem already says it.
     """
 
     exit_code = 1
     result: object = None
-    """What a function of the Python door had found before it raised this, a ``labelkit.Result``; else None."""
+    """The ``labelkit.Result`` that a Python function had before it raised this error; None if it had none."""
 
     def __init__(self, where: str, problem: str, remedy: str = "") -> None:
         self.where = where
@@ -48,7 +48,7 @@ class LabelkitError(Exception):
         """Return ``where: problem. remedy`` on one line or several."""
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         if self.remedy:
-            # a list of faults ends with its own line
+            # a list of faults already ends with a line break
             text = f"{text}{self.remedy}" if text.endswith("\n") else f"{text.rstrip('.')}. {self.remedy}"
         return text
 
@@ -78,7 +78,7 @@ class DatasetError(InputError):
 
 
 class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Error for a named data set of which no file was found."""
+    """Error for a named data set without any file on this machine."""
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
@@ -126,7 +126,7 @@ class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
 
 
 class DivergenceError(LabelkitError):
-    """Error for a training that failed by non-finite values, explosion or collapse."""
+    """Error for a training run that failed because of non-finite values, explosion or collapse."""
 
     exit_code = 4
 
@@ -169,9 +169,9 @@ def output_exists(
 
     Args:
         where: the file, folder, store or result.
-        options: which name another one; default: ``--out``.
-        state: what is known of it, as in "and has other content".
-        instead: what else can be done with it, as in "--resume to go on with that run".
+        options: the options that can name another output; default: ``--out``.
+        state: description of the existing output, as in "and has other content".
+        instead: another possible remedy, as in "--resume to go on with that run".
         note: a last sentence.
         replaceable: whether ``--overwrite`` would replace it.
     """

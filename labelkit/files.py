@@ -1,7 +1,7 @@
-"""Read files that somebody else wrote: regular files only, without waiting, within limits.
+"""Safe reading of files that somebody else wrote: regular files only, without waiting, within limits.
 
-Everything that labelkit opens for reading is opened here, except images' folders and its own parts of a package: a
-named pipe is refused instead of waited for, and JSON has a limit of size and depth, and only finite numbers.
+Everything that labelkit reads is opened here, except folders of images and files of its own package: named pipes are
+refused instead of waited for, and JSON is limited in size and depth and may contain only finite numbers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading, without waiting as a named pipe would.
+    """Open a regular file for reading; unlike a plain ``open``, never wait for a named pipe.
 
     Raises:
-        OSError: there is none, it is not a regular file, or the system does not let us read it.
+        OSError: it does not exist, is not a regular file, or the system does not let us read it.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -52,7 +52,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 def similar_name(path: Path) -> Path | None:
     """Return the path most similar to a missing one in the same folder; ``None`` if there is none."""
     try:
-        with os.scandir(path.parent) as entries:  # of very many, some will do
+        with os.scandir(path.parent) as entries:  # in a very large folder, some names suffice
             beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
     except (OSError, ValueError):
         return None
@@ -76,8 +76,8 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     """Read the content of a regular file, up to a size limit.
 
     Args:
-        path: of the file.
-        limit: most bytes; ``None``: any number.
+        path: path of the file.
+        limit: maximum number of bytes; ``None``: no limit.
 
     Raises:
         OSError: it cannot be read, or is larger.
@@ -94,10 +94,10 @@ def decode_table(raw: bytes, *, cut: bool = False) -> str:
 
     Args:
         raw: the bytes.
-        cut: they are the beginning of a file, and may end within a character.
+        cut: whether the bytes are only the beginning of a file, which may end within a character.
 
     Raises:
-        UnicodeDecodeError: it is neither.
+        UnicodeDecodeError: the bytes are neither.
     """
     encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     return codecs.getincrementaldecoder(encoding)().decode(raw, final=not cut)
@@ -120,7 +120,7 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON text with limits on nesting and finite numbers only.
 
     Raises:
-        ValueError: it is no JSON, is nested more than 64 deep, or has a number that is not finite.
+        ValueError: it is not JSON, is nested more than 64 levels deep, or has a number that is not finite.
     """
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
@@ -140,11 +140,11 @@ def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] 
     """Parse a JSON object and check its keys.
 
     Args:
-        text: the JSON.
-        keys: those that it must have, with the types of their values; ``float`` takes whole numbers, too.
+        text: the JSON text.
+        keys: required keys with the types of their values; ``float`` also takes whole numbers.
 
     Raises:
-        ValueError: it is no such object.
+        ValueError: it is not such an object.
     """
     value = parse_json(text)
     if not isinstance(value, dict):
@@ -187,16 +187,16 @@ def read_object(
 
     Raises:
         OSError: it cannot be read, or is too large.
-        ValueError: it is no such object.
+        ValueError: it is not such an object.
     """
     return parse_object(read_bytes(path, limit), keys)
 
 
 def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any] | None:
-    """Read a small JSON record from a cache folder; return ``None`` if there is none.
+    """Read a small JSON record from a cache folder; return ``None`` if it does not exist.
 
     Raises:
-        ValueError: it is damaged; whoever made it makes it again, and says so.
+        ValueError: it is damaged; the caller creates it again and says so.
     """
     path = folder / name
     try:

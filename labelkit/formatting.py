@@ -1,4 +1,4 @@
-"""Percent, with one decimal wherever a person reads it."""
+"""Percentages with one decimal in everything that people read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Percent(float):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Return one decimal."""
+        """Return the number with one decimal."""
         return f"{self:.1f}"
 
 

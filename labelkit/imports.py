@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, so that one of them does not cost all others."""
+"""Lazy imports: names of a package that are imported on first use, so that using one does not load all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def lazy_getattr(package: str) -> Callable[[str], Any]:
     """Return a module ``__getattr__`` that imports the names under the package's ``if TYPE_CHECKING:`` on first use.
 
     Args:
-        package: its name; the package is being imported.
+        package: name of the package, which is being imported.
     """
 
     @cache

@@ -1,7 +1,7 @@
-"""The console script ``labelkit``, installed as a module of its own name: ``labelkit_images``.
+"""The console script ``labelkit``, installed as a module with a name of its own: ``labelkit_images``.
 
-Another package on the index is called ``labelkit`` too. Where this one is installed from its folder
-(``pip install -e``), the other one would come first.
+Another package on the index is called ``labelkit`` too. If this one is installed from its folder
+(``pip install -e``), Python would import the other one first.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""How a stage tells what it is doing; silent unless someone listens (the command line does).
+"""Progress reports of a stage, which are silent unless someone listens, as the command line does.
 
-A stage asks ``current_progress()`` and never prints:
+A stage calls ``current_progress()`` and never prints:
 
     with current_progress().task("embed", total=n) as task:
         for batch in batches:
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 
 
 class Task:
-    """Progress bar of one task with a known or unknown number of units; this one shows nothing."""
+    """Progress of one task with a known or unknown number of units; this base class shows nothing."""
 
     def advance(self, n: int = 1, **info: object) -> None:
         """Report ``n`` more finished units; ``info`` holds the latest numbers to show with them."""
@@ -26,7 +26,7 @@ class Task:
 
 
 class Progress:
-    """How a command reports progress, messages and warnings; this one shows nothing."""
+    """Receiver of a command's progress, messages and warnings; this base class shows nothing."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         """Start a progress task of ``total`` units (None: unknown); tasks may nest."""
@@ -39,7 +39,7 @@ class Progress:
         """Show a warning that the user should act on, and continue."""
 
     def ask(self, question: str) -> str:
-        """Ask the user a question; return an empty text if nobody is there or the default is taken."""
+        """Ask the user a question; return an empty string if nobody can answer or the default is chosen."""
         return ""
 
 

@@ -1,6 +1,6 @@
-"""Python functions: one function per command, what it returns, how a store is opened and a network loaded.
+"""Python functions: one function per command, its result, and functions to open a store and load a network.
 
-Names are loaded on use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
+Names are imported on first use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row of the table of commands becomes a Python function: its options are the keyword arguments."""
+"""Python functions from the table of commands: a command's options are the keyword arguments."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SOURCES = {
     "preset": "Preset by name or YAML file, or none; default: for `train`, the one named like the data set, if any.",
     "config": "YAML file with options; overrides a preset, and options given here override it.",
 }
-"""Arguments of every function beside its options."""
+"""Arguments of every function in addition to its options."""
 
 _log = logging.getLogger("labelkit")
 
 
 class _LogProgress(SilentProgress):
-    """Hands what a person should read to the logger ``labelkit``; warnings appear unless logging is set up."""
+    """Progress that sends messages to the logger ``labelkit``; without logging set up, only warnings are shown."""
 
     def message(self, text: str) -> None:
         _log.info(text)
@@ -89,10 +89,10 @@ def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Resul
 
 
 def _call(command: Command, config_class: type[StageConfig], options: dict[str, Any]) -> Result:
-    """Merge preset, file and options as the command line does, run the stage, and raise what is wrong.
+    """Merge preset, file and options as the command line does, run the stage, and raise its fault, if any.
 
     Raises:
-        LabelkitError: as the command would end; its ``result`` holds what was found before, if anything.
+        LabelkitError: the error that would end the command; its ``result`` holds the result until then, if any.
     """
     preset, file = options.pop("preset", None), options.pop("config", None)
     config = resolve(

@@ -1,4 +1,4 @@
-"""A network of a run, or one by its name, as a module of torch."""
+"""The network of a run, or a backbone by name, as a PyTorch module."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 class Network(nn.Module):
     """A PyTorch module that embeds images exactly as `labelkit embed` does, to the last bit.
 
-    It is a module like any other: train it on, take its parts, move it to a GPU. Made by :func:`load_network`.
+    It is a module like any other: train it further, take its parts, move it to a GPU. Made by :func:`load_network`.
 
     Attributes:
         network: the module inside, with ``embed`` (b, c, s, s) to (b, d) and ``classify`` (b, d) to logits.
-        size: side of a prepared image, pixels.
-        channels: 1 or 3.
+        size: side of a prepared image in pixels.
+        channels: number of color channels, 1 or 3.
         dim: width of an embedding.
-        mean, std: per channel, of values in ``[0, 1]``.
-        source: where the weights are from.
+        mean, std: normalization per channel, for values in ``[0, 1]``.
+        source: description of where the weights come from.
     """
 
     def __init__(self, model: EmbeddingNetwork) -> None:
@@ -58,7 +58,7 @@ class Network(nn.Module):
             image: a file, or (h, w, c) uint8 pixels with the channels of the network.
 
         Raises:
-            DatasetError: the file cannot be read as an image, or the pixels have another form.
+            DatasetError: the file cannot be read as an image, or the pixels have another shape or type.
         """
         pixels = self._pixels(image)
         height, width, _ = pixels.shape
@@ -72,7 +72,7 @@ class Network(nn.Module):
 
         Args:
             images: as for :meth:`prepare`.
-            batch_size: images at a time.
+            batch_size: number of images at a time.
 
         Raises:
             DatasetError: as :meth:`prepare`.
@@ -115,16 +115,16 @@ def load_network(
 
     Args:
         checkpoint: run folder of `labelkit train`, or a checkpoint in it.
-        which: checkpoint of a run folder: the last, or the one of lowest loss.
-        backbone: instead of a run, a backbone by name; ``auto``, the default: the best one whose weights are here.
-        pretrained: take published weights.
-        weights: take those of this file.
-        random_weights: take none.
-        image_size: side of the input, pixels.
-        seed: of random weights.
+        which: checkpoint of a run folder: the last, or the one with the lowest loss.
+        backbone: a backbone by name instead of a run; ``auto``, the default: the best one with weights on this machine.
+        pretrained: use published weights.
+        weights: use the weights of this file.
+        random_weights: use random weights.
+        image_size: side of the input in pixels.
+        seed: seed of random weights.
 
     Raises:
-        ConfigError: options that do not go together, or no such backbone.
+        ConfigError: options exclude each other, or there is no such backbone.
         CheckpointError: the run or the weights cannot be used.
     """
     given = {

@@ -1,4 +1,4 @@
-"""What a command returns to Python."""
+"""The result that a command returns to Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Result:
         values: everything that ``--json`` prints, by the same keys; paths are ``Path``. ``result["nmi"]`` is
             ``result.values["nmi"]``.
         paths: files and folders that were made, the most important first.
-        tables: what the command shows to people: ``title``, ``columns``, ``rows``.
+        tables: the tables that the command shows: ``title``, ``columns``, ``rows``.
     """
 
     def __init__(self, found: SimpleResult) -> None:
@@ -36,6 +36,6 @@ class Result:
         return self.values[key]
 
     def __repr__(self) -> str:
-        """Return what the command prints: its tables, then a line for each file that was made."""
+        """Return what the command prints: its tables, then a line for each path that was made."""
         made = "".join(f"made {path}\n" for path in self.paths)
         return ("\n".join(plain_table(table) for table in self.tables) + made).rstrip("\n")

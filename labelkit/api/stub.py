@@ -1,6 +1,6 @@
 """Write ``labelkit/__init__.pyi``, from which editors and type checkers know every function and option.
 
-Run ``python -m labelkit.api.stub`` after a change of an option; a test compares the file with what is written here.
+Run ``python -m labelkit.api.stub`` after changing an option; a test compares the file with the output of this module.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _parameters(config_class: type[StageConfig]) -> list[str]:
 
 
 def _type(annotation: object) -> str:
-    """Return a type as the stub writes it: what a caller may give, so that a path may be a text."""
+    """Return a type as the stub writes it: the types that a caller may pass, such as ``str`` for a path."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return " | ".join(_type(member) for member in get_args(annotation))

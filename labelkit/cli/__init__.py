@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls the work, prints its result."""
+"""The command line: each command parses its options, calls the code that does the work, and prints the result."""

@@ -1,7 +1,7 @@
-"""A config class becomes a command: one option per field, plus the options that all commands share.
+"""Commands from config classes: one option per field, plus the options that all commands share.
 
-Typer takes every value as text; the config class parses them, so that all faults of all options,
-presets and files come in one message.
+Typer takes every value as text; the config class parses them, so that one message lists the faults of all
+options, presets and files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run_command(command: StageCommand) -> Command:
         if current_output().verbose:
             _say_origins(collected)
         result, fault = command.run(config)
-        print_result(result)  # what was measured is seen either way
+        print_result(result)  # shown even if there is a fault
         if fault is not None:
             raise fault
 
@@ -62,7 +62,7 @@ def config_command(config_class: type[C], run: Callable[[Collected[C]], None], t
 
     Args:
         config_class: the source of the options.
-        run: gets the merged sources; makes the config itself.
+        run: function that receives the merged sources and makes the config from them.
         text: the command's help.
 
     Raises:
@@ -105,15 +105,15 @@ def config_command(config_class: type[C], run: Callable[[Collected[C]], None], t
 
 
 def escape_markup(text: str) -> str:
-    """Escape text so that rich reads no markup in it."""
+    """Escape text so that rich does not interpret any of it as markup."""
     return text.replace("[", r"\[")
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return what options and ``--set`` say, and which of them said it; an option is stronger.
+    """Return the values from options and ``--set``, and the origin of each; options override ``--set``.
 
     Raises:
-        ConfigError: a setting without ``=``.
+        ConfigError: a setting has no ``=``.
     """
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
@@ -135,18 +135,18 @@ def _say_origins(collected: Collected[C]) -> None:
 
 
 def _place(field: FieldInfo) -> int:
-    """Return where help lists a field: what is read, what is written, how it is run."""
+    """Return a field's rank in the help: inputs and method first, then output, limits and how it is run."""
     panel = field_extra(field, "panel")
     return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Return whether a field takes all words behind the command that belong to no option."""
+    """Return whether a field takes all words after the command that belong to no option."""
     return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
 def _text(field: FieldInfo) -> str:
-    """Return what help says of a field: its description, bounds and default."""
+    """Return the help text of a field: its description, bounds and default."""
     notes = [bounds(field)] if bounds(field) else []
     if _kind(field) == "CHOICE":
         notes.append("one of " + ", ".join(choices(field.annotation)))
@@ -162,7 +162,7 @@ def _text(field: FieldInfo) -> str:
 
 
 def _kind(field: FieldInfo) -> str:
-    """Return the word for a value; long choices go to the description, where they can wrap."""
+    """Return the placeholder for a value in help; long lists of choices go to the description, where they can wrap."""
     if field.annotation is bool:
         return ""
     word = metavar(field.annotation)

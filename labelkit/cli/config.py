@@ -1,4 +1,4 @@
-"""``labelkit config COMMAND``: what a command would run with, and where each value comes from."""
+"""``labelkit config COMMAND``: the options a command would run with, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def config() -> None:
 def show_config(collected: Collected[StageConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value as a comment.
 
-    It can be a preset or config file. Fields that a file may not set stand behind a ``#``.
+    The output can be used as a preset or config file. Fields that a file may not set are commented out with ``#``.
 
     Raises:
-        ConfigError: the command could not run with it.
+        ConfigError: the command could not run with this config.
     """
     values, origins = collected.config.to_yaml_dict(), collected.origins
     command = " ".join(("labelkit", *collected.config_class.command))
@@ -43,7 +43,7 @@ def show_config(collected: Collected[StageConfig]) -> None:
 def _yaml_line(name: str, value: object) -> str:
     import yaml  # not needed for --help
 
-    style = None if isinstance(value, list) else False  # lists in one line: [8, 9]
+    style = None if isinstance(value, list) else False  # a list on one line: [8, 9]
     text: str = yaml.safe_dump({name: value}, default_flow_style=style, width=2**20, allow_unicode=True)
-    # A text with line ends: JSON's form is YAML too, and keeps one line.
+    # A text with line breaks is written as JSON, which is valid YAML too and stays on one line.
     return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"

@@ -1,4 +1,4 @@
-"""The config classes of all commands, for those who go through all of them; this imports every one."""
+"""The config classes of all commands, for code that iterates over them; importing this module imports them all."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from labelkit.commands.table import all_commands
 from labelkit.options.base import StageConfig
 
 CONFIG_CLASSES: tuple[type[StageConfig], ...] = tuple(command.config_class() for command in all_commands().values())
-"""The config of every stage command."""
+"""The config class of every stage command."""

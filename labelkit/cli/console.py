@@ -1,6 +1,6 @@
-"""What reaches the terminal: the result on stdout, everything else on stderr.
+"""Terminal output: the result on stdout, everything else on stderr.
 
-Only the main process of a multi-process run speaks, errors aside.
+In a multi-process run only the main process prints, except for errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labelkit.formatting import Percent
 
 @dataclass
 class Output:
-    """Output options of the current invocation: JSON, quiet and verbose; and whether only the config is shown."""
+    """Output options of the current invocation: JSON, quiet, verbose, and whether only the config is shown."""
 
     json: bool = False
     quiet: bool = False
@@ -49,24 +49,24 @@ def use_output(output: Output) -> Iterator[Output]:
 
 
 def is_main_process() -> bool:
-    """Return whether this is the only process or the one of rank 0."""
+    """Return whether this is the only process or the process of rank 0."""
     return os.environ.get("RANK", "0") in {"", "0"}
 
 
 def print_result(result: SimpleResult) -> None:
     """Print a result to stdout as tables and paths, as one JSON object (``--json``), or as paths only (``-q``).
 
-    A result may have a ``text`` that stands in place of its tables.
+    A result may have a ``text`` that replaces its tables.
 
-    All three name what was made: in lines ``made PATH``, or ``unchanged PATH`` if it was there already, under the key
-    ``made`` unless it is nothing, as lines.
+    All three forms name the files that were made: in lines ``made PATH`` (``unchanged PATH`` if they already existed),
+    under the key ``made`` (absent if there are none), or as one path per line.
     """
     if not is_main_process():
         return
     output = current_output()
     made = list(result.paths)
     if output.json:
-        # One key for all commands; what was made may also stand under a name of its own.
+        # One key for all commands; the result may list the same paths under other keys as well.
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif output.quiet:
         write("".join(f"{path}\n" for path in made))
@@ -110,7 +110,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
         try:
             stream.write(text)
         except UnicodeEncodeError:
-            # File names that are not valid text pass as the bytes they are; other characters are escaped.
+            # File names that are not valid text are written as their original bytes; other characters are escaped.
             encoding = stream.encoding or "utf-8"
             try:
                 content = text.encode(encoding, "surrogateescape")
@@ -127,7 +127,7 @@ def json_text(value: object) -> str:
     """Serialize a value to strict one-line ASCII JSON, with NaN and infinities as null.
 
     Raises:
-        TypeError: a value that JSON does not know.
+        TypeError: a value has a type that JSON lacks.
     """
     return json.dumps(jsonable(value), allow_nan=False)
 
@@ -162,7 +162,7 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     text = escape_control(str(cell)).replace("\n", "\\n")
-    return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are no text
+    return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are not valid text
 
 
 def escape_control(text: str) -> str:

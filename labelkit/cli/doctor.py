@@ -1,4 +1,4 @@
-"""``labelkit version`` and ``labelkit doctor``: what this labelkit stands on, and does all of it work here?"""
+"""``labelkit version`` and ``labelkit doctor``: the parts that labelkit depends on, and whether they work here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARTS = (
     "h5py",
     "pydantic",
 )
-"""The packages whose version can change a result."""
+"""The packages whose versions can change a result."""
 
 
 def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
@@ -58,7 +58,7 @@ def version_of(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Check:
-    """One thing that was examined; ``status`` is ok, missing (an optional part) or failed."""
+    """Result of one check; ``status`` is ok, missing (an optional part) or failed."""
 
     name: str
     status: str
@@ -96,9 +96,9 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
 
 
 def _check_labelkit() -> _Check:
-    """Look for the other package of this name: its files lie among ours, or in their place."""
+    """Check for the other package of this name, whose files would be mixed with ours or replace them."""
     with suppress(PackageNotFoundError):
-        other = distribution("labelkit")  # ours was called so before it was `labelkit-images`
+        other = distribution("labelkit")  # the former name of our `labelkit-images`
         if not any(entry.module in ("labelkit.__main__", "labelkit_images") for entry in other.entry_points):
             found = f"{__version__}, and another program is installed as labelkit: {other.metadata['Summary']}"
             remedy = "Remove that program (python -m pip uninstall labelkit), then reinstall this one in its folder."
@@ -118,7 +118,7 @@ def _check_parts() -> list[_Check]:
 def _check_torch() -> list[_Check]:
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library of another build
+    except (ImportError, OSError) as error:  # OSError: a shared library from another build
         return [_Check("torch", "failed", f"cannot be imported: {error}", "Install torch again.")]
     devices = ["cpu"]
     if torch.cuda.is_available():
@@ -139,7 +139,7 @@ def _check_weights() -> _Check:
         from labelkit.models.weights.published import best_available, describe_published
 
         best = best_available(several=True)
-    except (ImportError, OSError) as error:  # a part that is listed above as failed
+    except (ImportError, OSError) as error:  # a part that the table above already lists as failed
         return _Check("weights", "failed", f"cannot be looked for: {error}", "Install timm again.")
     except CheckpointRefused as error:
         return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)

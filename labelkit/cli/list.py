@@ -1,4 +1,4 @@
-"""``labelkit list``: what there is to choose from."""
+"""``labelkit list``: the available methods, data sets, backbones, presets and tables."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def list_presets(
             for config_class in CONFIG_CLASSES
             for name, path in available_presets(config_class).items()
             if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
-            # not those of a method that is extended
+            # without the presets inherited from a method that this one extends
             and path.parent.name == preset_folder_name(config_class.command)
         ]
         if not found:
@@ -125,7 +125,7 @@ def _print_rows(
     quiet: bool,
     name_column: int = 0,
 ) -> None:
-    """Print a list: a table, ``{what: [{column: cell}]}`` as JSON, or the names alone with ``-q``."""
+    """Print rows as a table, as ``{what: [{column: cell}]}`` in JSON, or only the names with ``-q``."""
     if quiet and not json:
         for row in rows:
             print_line(str(row[name_column]))

@@ -1,6 +1,6 @@
-"""The entry point: find the command, run it, turn what happens into an exit code.
+"""The entry point: find the command, run it, and convert its outcome to an exit code.
 
-``COMMANDS`` lists all commands; only what the one that is asked for needs is imported, so that
+``COMMANDS`` lists all commands; only the modules that the requested one needs are imported, so that
 ``labelkit --help`` stays instant.
 """
 
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": "rich",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-"""Of every group of commands; help is Typer's own."""
+"""Typer settings of every group of commands; the help is Typer's own."""
 
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
@@ -65,11 +65,11 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class _Own:
-    """A command of the command line itself.
+    """Command that belongs to the command line itself rather than to a stage.
 
     Attributes:
-        summary: a line for the list of all commands.
-        target: ``module:name`` of its function, or of the functions of a group by name.
+        summary: one line for the list of all commands.
+        target: ``module:name`` of its function, or of a group's mapping from names to functions.
     """
 
     summary: str
@@ -102,7 +102,7 @@ PANELS = {
     "Files": ("import", "export", "pack", "verify"),
     "Installation": ("doctor", "version"),
 }
-"""What a person wants, and the commands that do it, as ``labelkit --help`` lists them."""
+"""Panels of ``labelkit --help`` with their commands, grouped by what the user wants to do."""
 
 COMMANDS: dict[str, Command | Group | _Own] = {
     name: (_STAGES | _OWN)[name] for names in PANELS.values() for name in names
@@ -113,7 +113,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     """Build the command line app, with options only for the command named in the arguments.
 
     Args:
-        arguments: what stands after ``labelkit``. Commands that they do not name appear in help only;
+        arguments: the words after ``labelkit``. Commands that they do not name appear only in help;
             None names all.
     """
     codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
@@ -125,7 +125,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         **SETTINGS,
     )
     app.callback()(_common)
-    # Before the name of a command stand switches only, which take no value.
+    # Only switches, which take no value, may precede the name of a command.
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
     if _COMPLETION_VARIABLE in os.environ:
         words = None
@@ -157,9 +157,9 @@ def new_group(
     """Return a Typer group of subcommands with labelkit's settings.
 
     Args:
-        commands: by name, in the order of help: functions, or rows of the table of commands.
-        words: what follows the group on the command line. Only the command that they name gets its options,
-            as to build all of them takes most of a second. None: every command gets its options.
+        commands: functions or rows of the table of commands, by name, in the order of help.
+        words: the words after the group on the command line. Only the command that they name gets its options,
+            because building all of them takes most of a second. None: every command gets its options.
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
@@ -168,7 +168,7 @@ def new_group(
 
 
 def built_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
-    """Return the function that Typer makes a command of; one that is not named has its help only."""
+    """Return the function that Typer turns into a command; a command that is not named gets only its help."""
     if not is_named:
         text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
         return placeholder_command(text)
@@ -188,7 +188,7 @@ def placeholder_command(text: str) -> Callable[..., None]:
     """Return a placeholder command that appears in help but has no options and cannot be called."""
 
     def command() -> None:
-        raise RuntimeError("this command was not built")  # only the command that is named can be called
+        raise RuntimeError("this command was not built")  # unreachable: only the named command can be called
 
     command.__doc__ = text
     return command
@@ -198,11 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
     Args:
-        argv: what stands after ``labelkit``; by default what this process was given.
+        argv: the words after ``labelkit``; by default the arguments of this process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _STAGES
-    if shows_config:  # the options are those of the command
+    if shows_config:  # the options are those of the command to show
         del arguments[0]
     return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
 
@@ -252,7 +252,7 @@ def _common(
         bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Carry the options of ``labelkit`` itself."""
+    """Declare the options of ``labelkit`` itself."""
 
 
 def _fail(error: LabelkitError, output: Output) -> int:
@@ -263,11 +263,11 @@ def _fail(error: LabelkitError, output: Output) -> int:
 
 
 def _as_resource_error(error: Exception) -> ResourceError | None:
-    """Return what a user can act on if the system refused something, else None."""
+    """Convert an error to one that the user can act on if the system refused something; else return None."""
     if isinstance(error, OSError) and error.errno in _FULL_OR_FORBIDDEN:
         where = error.filename2 or error.filename or "output"
         return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
-    # torch's own class, without importing torch.
+    # Compared by name, so that torch need not be imported.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
             "memory",
@@ -278,7 +278,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
 
 
 def _after_interrupt(interrupted: Interrupted) -> None:
-    if interrupted.signum != BROKEN_PIPE_SIGNAL:  # the reader that went away wants no words
+    if interrupted.signum != BROKEN_PIPE_SIGNAL:  # with a broken pipe, nobody reads a message
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: ``--json``, ``-q``, ``-v``."""
+"""Options that all commands share: ``--json``, ``-q``, ``-v``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelkit.cli.progress import progress_for
 from labelkit.progress import use_progress
 
 Command = Callable[..., None]
-"""A function that Typer makes a command of: its options are the arguments, its help is the docstring."""
+"""A function that Typer turns into a command: its parameters are the options, its docstring is the help."""
 
 COMMON_PANEL = "All commands"
 
@@ -52,7 +52,7 @@ def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = F
         with use_progress(progress_for(output)):
             yield
     except EOFError as error:
-        # Typer would say "Aborted!" and hide our bug.
+        # Typer would print "Aborted!" and hide our bug.
         raise RuntimeError("a file ended too early") from error
     finally:
         if handler:

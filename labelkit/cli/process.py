@@ -1,4 +1,4 @@
-"""What surrounds a command: standard streams that may be closed or full, and signals that end it within 2 seconds."""
+"""The process around a command: standard streams that may be closed or full, and signals that end it within 2 s."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 
 GRACE_SECONDS = 0.7
-"""How long a command may take to clean up before its process ends at once; what is committed is whole either way."""
+"""Time for a command to clean up before its process is ended; committed files are complete in either case."""
 
 _EXIT_SECONDS = 0.3
 _writers: set[int] = set()
@@ -32,8 +32,8 @@ def prepare_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # else the first file that is opened would get its number, and be written to by messages
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            # else the first file that is opened would get this number, and messages would be written to it
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     if os.name != "nt":
         sys.stdout = _stream(sys.stdout, _Pipe(1, "w", closefd=False))
@@ -49,7 +49,7 @@ def _stream(like: TextIO, raw: io.RawIOBase) -> TextIO:
 
 
 class _Pipe(io.FileIO):
-    """Standard output: who writes to it need not know what a pipe is whose reader went away."""
+    """Standard output that raises :class:`Interrupted` when the reader of a pipe is gone."""
 
     def write(self, data: Any) -> int:
         try:
@@ -59,7 +59,7 @@ class _Pipe(io.FileIO):
 
 
 class _Messages(_Pipe):
-    """Standard error: a message that cannot be written, as on a full disk, ends no command."""
+    """Standard error that drops messages that cannot be written, as on a full disk, instead of ending the command."""
 
     def write(self, data: Any) -> int:
         try:
@@ -69,7 +69,7 @@ class _Messages(_Pipe):
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with a code, immediately if library threads would keep the process alive after a signal.
+    """Exit with a code, by force if library threads keep the process alive after a signal.
 
     Raises:
         SystemExit: always.
@@ -78,7 +78,7 @@ def exit_process(code: int) -> NoReturn:
         try:
             stream.flush()
         except (OSError, Interrupted):
-            # what is left would be tried again, and be an error then
+            # Python would try to write the rest again at exit, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     if code in {128 + number for number in ENDING}:
         timer = threading.Timer(_EXIT_SECONDS, os._exit, (code,))
@@ -91,13 +91,13 @@ def exit_process(code: int) -> NoReturn:
 def signals_interrupt() -> Iterator[list[int]]:
     """Raise :class:`Interrupted` on SIGINT, SIGTERM and SIGHUP inside a ``with`` block.
 
-    A process that does not end soon is ended. A second signal ends the process at once. Whoever has taken a signal
-    over, as training does to write a checkpoint, is given its time by the first one, and this is said. While a module
-    is imported, nothing is raised: libraries run Python inside C++ then, where an exception aborts the process or is
-    lost.
+    A process that does not end within ``GRACE_SECONDS`` is ended. A second signal ends it at once. If other code has
+    taken over a signal, as training does to write a checkpoint, the first signal prints a message and sets no time
+    limit. While a module is imported, nothing is raised: libraries then run Python inside C++, where an exception
+    aborts the process or is lost.
 
     Yields:
-        The signal that was raised, if one was: what fails then fails because of it, whatever a library made of that.
+        The signal that was raised, if any: later errors are caused by it, even if a library raised another exception.
     """
     process = os.getpid()
     seen: list[int] = []
@@ -110,16 +110,16 @@ def signals_interrupt() -> Iterator[list[int]]:
         elif not seen and _imports(frame) <= imports:
             seen.append(signum)
             raise Interrupted(signum)
-        elif os.name == "nt":  # elsewhere a thread sees to it
+        elif os.name == "nt":  # elsewhere a thread does this
             _end_now(signum)
 
-    # `nohup` ignores SIGHUP, and so do we then
+    # under `nohup`, which ignores SIGHUP, so do we
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():  # signals are somebody else's
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield seen
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
-    # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
+    # Windows cannot wait for a pipe: there, Ctrl-C is handled between two Python instructions
     with nullcontext() if os.name == "nt" else _watched(interrupt, seen):
         try:
             for signum in wanted:
@@ -132,7 +132,7 @@ def signals_interrupt() -> Iterator[list[int]]:
 
 @contextmanager
 def _watched(handler: object, seen: list[int]) -> Iterator[None]:
-    """Let a thread receive signals besides the main one, which may be inside a long call of a library."""
+    """Let another thread receive signals too, because the main thread may be inside a long library call."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)
@@ -144,12 +144,12 @@ def _watched(handler: object, seen: list[int]) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(woken_before)
         _writers.discard(writer)
-        os.close(writer)  # the thread reads the end of the file, and ends
+        os.close(writer)  # the thread reads the end of the pipe and ends
         watch.join()
 
 
 def _forget() -> None:
-    """In a forked process: its signals are not those of the process it came from."""
+    """Detach a forked process from the pipe, so that its signals do not reach its parent."""
     with contextlib.suppress(ValueError):  # not in the main thread
         writer = signal.set_wakeup_fd(-1)
         if writer not in _writers:
@@ -161,7 +161,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _imports(frame: FrameType | None) -> int:
-    """Count the lines of Python's import system under way."""
+    """Count the stack frames inside Python's import system."""
     count = 0
     while frame is not None:
         count += frame.f_code.co_filename.startswith("<frozen importlib.")

@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that changes on a terminal, else one every few seconds."""
+"""Progress on stderr: on a terminal one line that is redrawn, elsewhere a new line every few seconds."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class WarningsOnly(SilentProgress):
 
 
 class LineProgress(SilentProgress):
-    """Progress display that prints a line per task at regular intervals; on a terminal, one line that changes.
+    """Progress display that prints a line per task at regular intervals; on a terminal, it redraws one line.
 
     Args:
         seconds: time between two lines of a task.
-        clock: returns seconds.
-        redraws: whether a line takes the place of the one before, as on a terminal.
+        clock: function that returns the time in seconds.
+        redraws: whether a line replaces the previous one, as on a terminal.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LineProgress(SilentProgress):
         task.finish()
 
     def show(self, text: str) -> None:
-        """Print how far a task is."""
+        """Print the progress of a task."""
         if self._redraws:
             line = escape_control(text).replace("\n", " ")[: shutil.get_terminal_size().columns - 1]
             write(f"{_ERASE}{line}", sys.stderr)
@@ -86,7 +86,7 @@ class LineProgress(SilentProgress):
         self.message(f"warning: {text}")
 
     def ask(self, question: str) -> str:
-        """Ask a question and return the typed answer, or an empty text on Enter or if nobody can type."""
+        """Ask a question and return the typed answer, or an empty string on Enter or if nobody can type."""
         if not self._redraws or not sys.stdin.isatty():
             return ""
         self.message(question)
@@ -121,7 +121,7 @@ class _LineTask(Task):
 
     def finish(self) -> None:
         elapsed = self._progress.clock() - self._started
-        if elapsed >= _SECONDS_BETWEEN_LINES and self._total != 0:  # short work needs no words, nor does none
+        if elapsed >= _SECONDS_BETWEEN_LINES and self._total != 0:  # neither short nor empty work is reported
             self._say(elapsed, finished=True)
 
     def _say(self, elapsed: float, *, finished: bool) -> None:

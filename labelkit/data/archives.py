@@ -1,14 +1,14 @@
-"""Images in few large files, from which they are read by their place: tar archives and Parquet files.
+"""Images in a few large files, tar archives and Parquet files, from which they are read by position.
 
-``shards/{000..099}.tar`` and ``shards/{a,b}.tar`` name each file, so that a missing one is a fault; ``shards/*.tar``
-takes what is there. Nothing is unpacked: listing reads the headers once.
+``shards/{000..099}.tar`` and ``shards/{a,b}.tar`` name each file, so that a missing one is an error; ``shards/*.tar``
+takes the files that exist. Nothing is unpacked: listing reads the headers once.
 
-A sample of webdataset is the members of a tar archive that agree up to the first dot of their name: ``0001.jpg`` with
+A webdataset sample consists of the members of a tar archive whose names agree up to the first dot: ``0001.jpg`` and
 ``0001.cls``. Without such labels the folders in the archive are the classes, as in a folder of images.
 
-A Parquet file, as Hugging Face keeps them, has a column of bytes, and perhaps one of labels, and is read in its groups
-of rows. A row is named ``FILE/NUMBER``, so that to read rows in turn costs each group once. Groups stay in memory up to
-a limit; of larger files, reading at random costs a group for nearly every image.
+A Parquet file, as used by Hugging Face, has a column of bytes, perhaps one of labels, and is read one row group at a
+time. A row is named ``FILE/NUMBER``, so that reading rows in order reads each group once. Groups are cached in memory
+up to a limit; in larger files, random access reads a group for nearly every image.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def expand_shards(text: str) -> list[PlacedFile]:
     """Return the archive files that a path, an address or a pattern stands for, sorted by name.
 
     Raises:
-        DatasetError: none, or one that is named is not there.
+        DatasetError: there are none, or a named one is missing.
     """
     if text.lower().endswith(_COMPRESSED):
         remedy = "Unpack it to NAME.tar: images are already compressed and are read by position."
@@ -59,7 +59,7 @@ def expand_shards(text: str) -> list[PlacedFile]:
 
 
 def _choices(inside: str) -> Sequence[str]:
-    """Return every text that braces stand for, as a shell does."""
+    """Return every text that the content of a pair of braces stands for, as in a shell."""
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         return inside.split(",")
@@ -69,7 +69,7 @@ def _choices(inside: str) -> Sequence[str]:
 
 
 def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
-    """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
+    """Return the split in each file's name (train-0001.tar); all None if some names have none and the others one."""
     found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
@@ -87,7 +87,7 @@ class TarSource:
 
     Attributes:
         paths: the archives.
-        places: (n, 3) int64 which of them a row is in, its first byte, its bytes.
+        places: (n, 3) int64 per row: index of its archive, first byte, number of bytes.
     """
 
     paths: tuple[PlacedFile, ...]
@@ -105,15 +105,15 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
     """List the images in tar archives as a data set.
 
     Args:
-        paths: archives without compression.
-        name: of the data set.
-        exclude: patterns of what to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
+        paths: uncompressed archives.
+        name: name of the data set.
+        exclude: patterns of members to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
 
     Raises:
-        DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
+        DatasetError: a file is truncated or not an archive, there are no images, or two members have the same name.
     """
-    samples: dict[str, tuple[int, int, int]] = {}  # archive, first byte and size by the name of the image
-    labels: dict[str, str] = {}  # by what members of a sample have in common
+    samples: dict[str, tuple[int, int, int]] = {}  # name of the image -> archive, first byte and size
+    labels: dict[str, str] = {}  # by the part of the name that members of a sample share
     ignored: Counter[str] = Counter()
     for number, path in enumerate(paths):
         for inner, member, label in _members(path, exclude, ignored):
@@ -129,7 +129,7 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
     names = list(samples)
     notes = ignored_notes(ignored)
-    # without the folder that everything is in, as where somebody packed a folder; ids are then as in that folder
+    # If everything is in one folder, as when somebody packed a folder, drop its name: ids are then as in that folder.
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
     ids = [one.partition("/")[2] for one in names] if packed else names
@@ -147,7 +147,7 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
 def _members(
     path: PlacedFile, exclude: Sequence[str], ignored: Counter[str]
 ) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
-    """Yield the name of each image or label of an archive, where it is, and of a label its text."""
+    """Yield the name and the archive entry of each image or label, and the text of a label (None for an image)."""
     suffixes = image_suffixes()
     try:
         with path.open() as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
@@ -169,7 +169,7 @@ def _members(
                     yield inner, member, label
                 else:
                     ignored["of other kinds"] += 1
-            # behind the last member tarfile ends without a word, also where a header is damaged or cut off
+            # tarfile stops without an error after the last member, but also at a damaged or truncated header
             rest = _bytes_at(file, archive.offset, tarfile.BLOCKSIZE)
             if rest.strip(b"\0"):
                 problem = f"has no member at byte {archive.offset:,}: the archive is damaged or cut off there"
@@ -179,7 +179,7 @@ def _members(
         raise DatasetError(str(path), f"cannot be listed: {error}", remedy) from error
     except DatasetError:
         raise
-    except Exception as error:  # of tarfile, of fsspec and of its packages
+    except Exception as error:  # errors of tarfile, fsspec and its backends
         raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
 
 
@@ -192,7 +192,7 @@ def _bytes_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _name_of(name: str) -> str:
-    """Name of a member as an id: no leading ./ or /, no .. that would lead elsewhere, no control characters."""
+    """Return the name of a member as an id: no leading ./ or /, no .. that would lead elsewhere, no null characters."""
     parts = [part for part in name.replace("\0", "").split("/") if part not in ("", ".", "..")]
     return "/".join(parts)
 
@@ -206,7 +206,7 @@ def _key_of(inner: str) -> str:
 
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
-# Encoded images of groups that one process keeps: a set of 100,000 small photos, or one group.
+# Limit on the encoded images of row groups cached by one process: a set of 100,000 small photos, or one group.
 _HELD_BYTES: Final = 1 << 28
 
 
@@ -216,8 +216,8 @@ class ParquetSource:
 
     Attributes:
         paths: the files.
-        column: name of the one that holds the images.
-        places: (n, 3) int64 which of them a row is in, in which group of rows, and where in the group.
+        column: name of the column of images.
+        places: (n, 3) int64 per row: index of its file, row group, and position in the group.
     """
 
     paths: tuple[PlacedFile, ...]
@@ -232,7 +232,7 @@ class ParquetSource:
             value = self._group(file, group)[place].as_py()
         except DatasetError:
             raise
-        except Exception as error:  # errors of pyarrow have no class in common
+        except Exception as error:  # errors of pyarrow have no common base class
             raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
@@ -252,7 +252,7 @@ class ParquetSource:
         return held
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what a worker process is sent: no group of rows."""
+        """Return the state for a worker process, without cached row groups."""
         return ParquetSource, (self.paths, self.column, self.places)
 
 
@@ -261,14 +261,14 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
 
     Args:
         paths: files with the same columns.
-        name: of the data set.
-        label_column: the one of labels; by default the usual one, or the only one that Hugging Face calls classes.
+        name: name of the data set.
+        label_column: column of labels; default: one with a usual name, or the only one with Hugging Face class names.
 
     Raises:
-        DatasetError: pyarrow is not installed, a file is damaged or has no column of images, or two have one name.
+        DatasetError: pyarrow is missing, a file is damaged or has no column of images, or two files share a name.
     """
     try:
-        import pyarrow.parquet  # noqa: F401 - to see whether it is there
+        import pyarrow.parquet  # noqa: F401 - to check that it is installed
     except ImportError as error:
         raise DatasetError(name, "reading Parquet needs pyarrow", "Run `pip install pyarrow`.") from error
     stems = [path.stem for path in paths]
@@ -309,14 +309,14 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
 def _read_listing(
     path: PlacedFile, column: str | None, label_column: str | None
 ) -> tuple[str, list[int], list[object], list[str], str]:
-    """Read labels and groups of a file, and no image.
+    """Read the labels and row groups of a file, without its images.
 
     Returns:
-        The column of images, the number of rows of each group, the labels, the names of their classes as far as the
-        file has them, and why there are no labels.
+        The column of images, the number of rows of each group, the labels, their class names as far as the file has
+        them, and the reason if there are no labels.
 
     Raises:
-        DatasetError: it cannot be read, or has no column of images, or not that of labels.
+        DatasetError: it cannot be read, or lacks a column of images or the requested column of labels.
     """
     import pyarrow.parquet as pq
 
@@ -338,14 +338,14 @@ def _read_listing(
             values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
     except DatasetError:
         raise
-    except Exception as error:  # of pyarrow, of fsspec and of its packages
+    except Exception as error:  # errors of pyarrow, fsspec and its backends
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Download the file again.") from error
     return wanted, groups, values, features.get(label, []), fault
 
 
 def _image_column(schema: Any, where: str) -> str:
-    """Return the column of bytes, or of pairs of bytes and path as Hugging Face has them."""
+    """Return the column that holds bytes, or structs of bytes and path as in Hugging Face files."""
     import pyarrow as pa
 
     def holds_images(kind: Any) -> bool:
@@ -365,7 +365,7 @@ def _image_column(schema: Any, where: str) -> str:
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Names of the classes in the metadata of Hugging Face, by column."""
+    """Return the class names in the Hugging Face metadata, by column."""
     try:
         features = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"]
         names = {column: about.get("names") for column, about in features.items() if isinstance(about, dict)}
@@ -379,7 +379,7 @@ def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def _named(value: object, names: Sequence[str]) -> str | None:
-    """Return the class whose number, or name, a value is; -1 and nothing name none."""
+    """Return the class for a class number or name; ``None`` for -1 and for a missing value."""
     if isinstance(value, int | float):
         return names[int(value)] if value in range(len(names)) else None
     return None if value is None else str(value)

@@ -1,8 +1,8 @@
-"""What a method is given: a batch of views, perhaps blended, and the facts about the data set it comes from.
+"""The input of a method: a batch of views, perhaps blended, and facts about its data set.
 
-Truth of unlabeled images is not part of either, so that no method can look at it. A copy from ordinary memory waits
-until a GPU has done all that it was asked for, dozens of times a step: what `send_all` sends is packed into one piece
-of pinned memory instead, and copied while the GPU goes on; torch keeps the piece until then.
+Neither contains the true classes of unlabeled images, so that no method can use them. A copy from ordinary memory waits
+for all pending GPU work, dozens of times per step. Therefore `send_all` packs its arrays into one block of pinned
+memory, which is copied while the GPU continues; torch keeps the block alive until then.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ViewGeometry:
 
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
-    coordinates of the oriented original image; flips and rotations included. Of a view that follows another it is
-    (b, 3, 3), a homography. ``host``: the same on the CPU, for choices that must not wait for a GPU.
+    coordinates of the oriented original image; flips and rotations included. For a view made from another view it is
+    (b, 3, 3), a homography. ``host``: the same on the CPU, for decisions that must not wait for a GPU.
     """
 
     matrices: Tensor
@@ -60,8 +60,8 @@ class Batch:
         labels: (b,) int64, training class in ``[0, num_old_classes)``, -1 = unlabeled.
         sample_index: (b,) int64, row of the data set.
         geometry: one entry per view.
-        links: (b,) int64 where second views may show another image: the match used, -1 = the image itself.
-        host: what the CPU knows of it.
+        links: (b,) int64 if second views may show another image: the match used, -1 = the image itself.
+        host: copy of labels and indices on the CPU, if the loader made one.
     """
 
     views: tuple[Tensor, ...]
@@ -84,7 +84,7 @@ class Batch:
 
     @property
     def images(self) -> Tensor:
-        """First view of the images, (b, c, h, w), the only one for methods with one view."""
+        """Return the first view of the images, (b, c, h, w), the only one for methods with one view."""
         return self.views[0]
 
 
@@ -93,21 +93,21 @@ class DataInfo:
     """Facts about the training set that a method receives when it is built.
 
     Attributes:
-        num_samples: rows of the data set, n.
+        num_samples: number of rows of the data set, n.
         labels: (n,) int64, training class, -1 = unlabeled. Training class i is class
             ``class_order[i]`` of the data set; old classes come first.
         class_names: names of the data set's classes, in data set order; may be empty.
         class_order: data set class of each training class; old classes first.
-        num_old_classes: classes with labeled samples.
-        num_known_classes: classes of the data set if they are known, else ``None``.
+        num_old_classes: number of classes with labeled samples.
+        num_known_classes: number of classes of the data set if known, else ``None``.
         in_channels: 1 or 3.
         image_size: height and width of a view, in pixels.
-        chiral: mirrored images mean something else (digits, text), so no horizontal flip.
-        photographic: color augmentation makes sense.
-        num_objects: rows of images of one object, which come first; the others are scenes. ``None`` = all.
-        row_dim: numbers in a row of the store that is trained on; ``None``: images are.
-        num_row_views: views that the store keeps of each image, where these are trained on; else 0.
-        row_center: (row_dim,) float32 mean of these rows, each brought to length 1; ``None`` where a checkpoint has it.
+        chiral: whether mirrored images mean something else (digits, text), so that no horizontal flip is allowed.
+        photographic: whether color augmentation makes sense.
+        num_objects: number of images of one object, which come first; the others are scenes. ``None`` = all.
+        row_dim: width of a row of the store used for training; ``None`` if images are used.
+        num_row_views: number of stored views per image if training uses them, else 0.
+        row_center: (row_dim,) float32 mean of these rows, each scaled to length 1; ``None`` if a checkpoint has it.
     """
 
     num_samples: int
@@ -129,12 +129,12 @@ class DataInfo:
         """Return the number of classes that a classifier needs: the requested one, or that of the data set.
 
         Args:
-            dataset: its name, for messages.
-            wanted: as asked for.
+            dataset: name of the data set, for messages.
+            wanted: the requested number, if any.
 
         Raises:
             DatasetError: no image has a label that may be used, or there is a single class.
-            ConfigError: fewer classes are asked for than have labels.
+            ConfigError: fewer classes are requested than have labels.
         """
         if not (self.labels >= 0).any():
             raise DatasetError(
@@ -154,7 +154,7 @@ class DataInfo:
         return num_classes
 
 
-_ALIGNED: Final = 64  # bytes; any type may begin there
+_ALIGNED: Final = 64  # bytes, an alignment that suits any type
 
 
 def send(values: NDArray[Any], device: torch.device) -> Tensor:
@@ -194,7 +194,7 @@ class MixedBatch:
         images: (b, c, h, w).
         labels: (b,) int64, the first label.
         other_labels: (b,) int64, the second one.
-        share: in [0, 1], how much of the first; 1 if nothing was mixed.
+        share: weight of the first, in [0, 1]; 1 if nothing was mixed.
     """
 
     images: Tensor
@@ -208,8 +208,8 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
 
     Args:
         batch: its first view is used.
-        alpha: of the Beta distribution that the share is drawn from, once for the batch; 0 mixes nothing.
-        generator: all randomness; equal on every process, so that all mix by the same share.
+        alpha: parameter of the Beta distribution from which the share is drawn once per batch; 0 mixes nothing.
+        generator: source of all randomness; equal on every process, so that all mix by the same share.
     """
     images, labels = batch.images, batch.labels
     if alpha == 0:
@@ -224,7 +224,7 @@ class RowShares:
     """Blending partner and weight of each row of a batch, for MixMatch.
 
     Attributes:
-        shares: (m,) float32 in [0.5, 1], how much of the row itself.
+        shares: (m,) float32 in [0.5, 1], weight of the row itself.
         partners: (m,) int64, a permutation.
     """
 
@@ -241,10 +241,10 @@ def row_shares(count: int, alpha: float, generator: np.random.Generator, device:
     """Draw a blending partner and weight for each row, the larger weight for the row itself (MixMatch, Eq. 8 and 9).
 
     Args:
-        count: rows, m.
-        alpha: of the Beta distribution, > 0.
-        generator: all randomness.
-        device: of the result.
+        count: number of rows, m.
+        alpha: parameter of the Beta distribution, > 0.
+        generator: source of all randomness.
+        device: device of the result.
     """
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)

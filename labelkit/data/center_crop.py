@@ -1,4 +1,4 @@
-"""The center of an image, resized: how images are prepared that are not augmented; needs no torch."""
+"""Resized center crops, the preparation of images without augmentation; needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resa
 
 def resized_side(size: int, resize_ratio: float) -> int:
     """Return the shorter side of an image before the center crop, in pixels."""
-    # The addend keeps 32 * (36 / 32) from falling below 36.
+    # The small term keeps rounding errors from lowering results such as 32 * (36 / 32) below 36.
     return int(size * resize_ratio + 1e-6)
 
 
@@ -23,9 +23,9 @@ def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) ->
     """Compute the box of each original image that a center crop shows after resizing.
 
     Args:
-        size: of the square crop, pixels.
-        side: shorter side after resizing, pixels.
-        heights: (b,) heights of the originals, pixels.
+        size: side of the square crop in pixels.
+        side: shorter side after resizing in pixels.
+        heights: (b,) heights of the originals in pixels.
         widths: (b,) widths.
 
     Returns:
@@ -54,11 +54,11 @@ def resized_boxes(
     """Convert square crops of resized images to boxes (b, 4) of the original images.
 
     Args:
-        size: of the squares, pixels.
+        size: side of the squares in pixels.
         top: (b,) first row of each.
         left: (b,) first column.
-        step_y: (b,) pixels of the original in one of the resized image, downwards.
-        step_x: (b,) likewise, to the right.
+        step_y: (b,) pixels of the original per pixel of the resized image, vertically.
+        step_x: (b,) likewise, horizontally.
     """
     return np.stack((left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y), axis=1)
 
@@ -67,7 +67,7 @@ def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolati
     """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     height, width, channels = image.shape
     left, top, right, bottom = (float(edge) for edge in np.asarray(box))
-    # Sums of steps may pass the edge by a rounding error, which Pillow refuses.
+    # Sums of steps may exceed the edge by a rounding error, which Pillow does not accept.
     edges = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
     if edges == (0.0, 0.0, float(size), float(size)) and (width, height) == (size, size):
         return image

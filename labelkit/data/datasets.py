@@ -1,6 +1,6 @@
-"""The listing of a data set: which images there are, what is known about them, how to read one and its mask.
+"""The listing of a data set: its images, what is known about them, and how to read an image and its mask.
 
-Nothing is decoded here. What makes a listing of a name or a path is in :mod:`labelkit.data.registry`.
+Nothing is decoded when a data set is listed. :mod:`labelkit.data.registry` turns a name or a path into a listing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPLIT_WORDS: Final = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
     **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
 }
-"""The split that a word means, in small letters, wherever one is read; the values are in the order of splits."""
+"""The split for each lower-case word that names one, for all readers; the values are in the order of splits."""
 
 
 T = TypeVar("T")
@@ -41,15 +41,15 @@ class RowSource(Protocol[T_co]):
 
         Raises:
             BadImage: the file of an image cannot be read.
-            DatasetError: a mask cannot be read, or has values that mean nothing.
+            DatasetError: a mask cannot be read, or has values without a meaning.
         """
         ...
 
 
 ImageSource = RowSource[EncodedImage]
-"""Images as they are stored."""
+"""Reader of images as they are stored."""
 MaskSource = RowSource[NDArray[np.uint8]]
-"""(h, w) masks: classes, or objects of a film, 255 = ignore."""
+"""Reader of (h, w) masks: classes, or objects of a video, 255 = ignore."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +57,8 @@ class SelectedSource(Generic[T]):
     """Some items of another source, in another order.
 
     Attributes:
-        source: the other one.
-        rows: (n,) int64, which of its items each is.
+        source: the other source.
+        rows: (n,) int64, index of each item in the other source.
     """
 
     source: RowSource[T]
@@ -107,30 +107,30 @@ class ImageDataset:
         name: registered name, or name of the folder or CSV file.
         root: folder that ``sample_ids`` are relative to; ``None`` if images are not files.
         sample_ids: n unique names, parts separated by ``/``, sorted by their raw bytes.
-        labels: (n,) int64, class of each image as far as anybody knows it, -1 = unknown.
-        given: (n,) bool, a split may hand this label to training.
+        labels: (n,) int64, class of each image as far as it is known, -1 = unknown.
+        given: (n,) bool, whether a split may pass this label to training.
         class_names: name of class i.
         splits: (n,) int16, index into ``split_names``, -1 = in no split.
         split_names: names of the splits; may be empty.
         in_channels: 1 or 3.
-        chiral: mirrored images mean something else.
-        photographic: color augmentation makes sense.
+        chiral: whether mirrored images mean something else.
+        photographic: whether color augmentation makes sense.
         source: reads the image of a row.
-        notes: what listing left out, in sentences for people.
-        draw_order: (n,) int64 rank of each image in the set's own list, which published splits are drawn
-            in; ``None``: the order of the rows.
+        notes: sentences for people about what the listing left out.
+        draw_order: (n,) int64 rank of each image in the set's own list, the order in which published splits are
+            drawn; ``None``: the order of the rows.
         masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
-        mask_classes: what the values of a mask mean; empty if they number the objects of a film, whose frames are
+        mask_classes: names of the values of a mask; empty if they number the objects of a video, whose frames are
             the images of one folder.
         objects: the boxes of each image, in the order of the rows; ``None`` if the set has none.
         object_classes: name of class i of the objects.
-        presence: (n, c) int8, of images that may have several classes: 1 = has it, 0 = has it not, -1 = does not count;
-            ``None`` where an image has one class or none.
-        presence_classes: name of each column of it.
-        content: digest of what stands for the images, where they are rows of a store; part of the identity.
+        presence: (n, c) int8, for images that may have several classes: 1 = present, 0 = absent, -1 = does not count;
+            ``None`` if an image has at most one class.
+        presence_classes: name of each column of ``presence``.
+        content: digest of the rows if a store's rows replace the images; part of the identity.
 
     Raises:
-        ValueError: lengths differ, ids unsorted or not unique, indices out of range.
+        ValueError: lengths differ, ids are unsorted or not unique, or indices are out of range.
     """
 
     name: str
@@ -190,7 +190,7 @@ class ImageDataset:
             rows: strictly increasing row numbers.
 
         Raises:
-            ValueError: rows out of range or not strictly increasing.
+            ValueError: rows are out of range or not strictly increasing.
         """
         index = np.asarray(rows, dtype=np.int64)
         if index.ndim != 1 or (len(index) and (index[0] < 0 or index[-1] >= len(self))):
@@ -251,7 +251,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that occur in the order train, val, test, unlabeled."""
+    """Return the splits that occur, in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
 
@@ -271,15 +271,15 @@ def listing(
     """Build a data set from the class names and split names of its images.
 
     Args:
-        name: of the set.
-        root: folder that the ids are relative to; ``None``: images are not files below one.
+        name: name of the set.
+        root: folder that the ids are relative to; ``None`` if images are not files below one folder.
         ids: n different names of images, in the order of ``source``.
         labels: name of the class of each, or ``None``.
         splits: name of the split of each, or ``None``.
-        source: reads them.
-        class_names: names of the classes in their order; default: those that occur, 2 before 10.
+        source: reads the images.
+        class_names: names of the classes in their order; default: those that occur, in natural order (2 before 10).
         split_names: names of the splits in their order; default: the usual ones that occur.
-        notes: what listing left out.
+        notes: what the listing left out.
     """
     class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
     split_names = split_names or splits_in_order(splits)
@@ -305,16 +305,16 @@ def numbered_listing(
     """Build a data set from the class numbers and split numbers of its images.
 
     Args:
-        name: of the set.
+        name: name of the set.
         root: as in :func:`listing`.
         ids: n different names of images, in the order of ``source``.
         labels: (n,) class of each, -1 = unknown.
         splits: (n,) split of each, -1 = in none.
-        source: reads them.
+        source: reads the images.
         class_names: name of class i.
         split_names: name of split i.
-        listed: published splits are drawn in the order of ``ids``.
-        facts: further fields of the data set, as they are.
+        listed: whether published splits are drawn in the order of ``ids``.
+        facts: further fields of the data set, unchanged.
     """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
     return ImageDataset(
@@ -348,11 +348,11 @@ class Objects:
     """Annotated objects of one image: boxes, labels and optional outlines.
 
     Attributes:
-        boxes: (m, 4) float64 left, top, right, bottom in pixels; a pixel reaches from its number to the next.
+        boxes: (m, 4) float64 left, top, right, bottom in pixels; pixel i spans i to i + 1.
         labels: (m,) int64 class of each.
-        ignored: (m,) bool: a crowd or a difficult object, which is neither learned nor missed.
-        areas: (m,) float64 in pixels, of the outline where there is one.
-        outlines: of each, as COCO writes it: polygons or run lengths; ``None`` without.
+        ignored: (m,) bool: a crowd or a difficult object, which is neither learned nor counted as missed.
+        areas: (m,) float64 in pixels, of the outline if the annotation states it, else of the box.
+        outlines: outline of each in COCO's form, polygons or run lengths; ``None`` without outlines.
     """
 
     boxes: NDArray[np.float64]
@@ -382,7 +382,7 @@ class ListedObjects:
 
     Attributes:
         rows: ``Objects`` of each image.
-        sizes: (n, 2) int64 height and width of each image as its annotation has it; 0 = not said.
+        sizes: (n, 2) int64 height and width of each image according to its annotation; 0 = not stated.
     """
 
     rows: tuple[Objects, ...]
@@ -405,8 +405,8 @@ class ListedObjects:
 def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
     """Return the first box that lies less than half inside its image.
 
-    ``None`` if there is none, or if the size is unknown. A few pixels beyond the border are common in published sets;
-    coordinates of another meaning are what this finds.
+    ``None`` if there is none, or if the size is unknown. Boxes a few pixels beyond the border are common in published
+    sets; this check finds coordinates with another meaning.
     """
     if not size[0] or not len(boxes):
         return None
@@ -437,7 +437,7 @@ class JoinedSource:
 def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
     """Concatenate a set of object images and a set of scenes for training, dropping the labels of the scenes.
 
-    Sample ids get ``object/`` and ``scene/`` before them, so that they stay sorted and unique.
+    Sample ids are prefixed with ``object/`` and ``scene/``, so that they stay sorted and unique.
     """
     n, m = len(objects), len(scenes)
     prefixes = [("object/", objects.sample_ids), ("scene/", scenes.sample_ids)]
@@ -477,7 +477,7 @@ class FileMasks:
 
     Attributes:
         root: the folder.
-        files: mask of each row, relative to it.
+        files: mask file of each row, relative to the folder.
         table: (256,) int16, class of each value, see ``class_table``.
     """
 
@@ -489,7 +489,7 @@ class FileMasks:
         """Read the mask at ``index`` as (h, w) uint8 classes, 255 = ignore.
 
         Raises:
-            DatasetError: the file cannot be read, is no mask, or has a value without meaning.
+            DatasetError: the file cannot be read, is not a mask, or has a value without a meaning.
         """
         path = self.root / self.files[index]
         try:
@@ -509,7 +509,7 @@ class FileMasks:
 
 
 def _ranges(values: NDArray[np.int64]) -> str:
-    """Return ``0 to 20, 255``."""
+    """Format increasing numbers as ranges, such as ``0 to 20, 255``."""
     parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
 
@@ -518,7 +518,7 @@ def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDA
     """Read an image (h, w, c) and its mask (h, w).
 
     Raises:
-        DatasetError: one of them cannot be read, or their sizes differ; or the set has no masks.
+        DatasetError: one of them cannot be read, their sizes differ, or the set has no masks.
     """
     if dataset.masks is None:
         raise DatasetError(

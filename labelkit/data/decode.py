@@ -1,7 +1,7 @@
-"""Turn one image file into a uint8 array, or say in a few words why it cannot be.
+"""Decode one image file to a uint8 array, or state briefly why this is impossible.
 
-Files are untrusted: only regular files, only a few decoders, sizes checked before pixels are
-made. Every file is decoded to its end, since headers of truncated files look healthy.
+Files are untrusted: only regular files, only a few decoders, sizes checked before memory for pixels
+is allocated. Every file is decoded to its end, since headers of truncated files look intact.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
 IMAGE_SUFFIXES: Final = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .ppm .pgm .pbm .pnm".split()
 )
-#: photos of phones; Pillow reads them by the plugin of another package
+#: Photos of phones; Pillow reads them with a plugin from another package.
 HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
 HEIF_REMEDY: Final = "which pillow-heif reads (pip install pillow-heif)"
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-# Width times height, checked before pixels are decoded.
+# Limit on width times height, checked before pixels are decoded.
 MAX_PIXELS: Final = 250e6
-# Larger images are shrunk where they need not stay whole, which bounds the memory of workers.
+# Larger images are reduced where full resolution is not needed, which limits the memory of workers.
 _WHOLE_PIXELS: Final = 64e6
-# Range of values, of 255, below which there is next to nothing to see.
+# Largest range of pixel values (out of 255) at which an image shows practically nothing.
 _FLAT: Final = 16
 MAX_FILE_BYTES: Final = 1 << 30
-# No pixel depends on the texts of a PNG, so that large ones are no reason to refuse it.
+# No pixel depends on the text chunks of a PNG, so that large ones are no reason to refuse it.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = 1 << 28
 
 _ORIENTATION_TAG: Final = 0x0112
@@ -81,7 +81,7 @@ _TRANSPOSE: Final = {
 _BITS_PER_SAMPLE_TAG: Final = 258
 _PHOTOMETRIC_TAG: Final = 262
 
-# warnings.catch_warnings swaps global state, so only one thread may be inside at a time.
+# warnings.catch_warnings changes global state, so only one thread at a time may use it.
 _open_lock = threading.Lock()
 
 
@@ -100,7 +100,7 @@ def image_suffixes() -> frozenset[str]:
 
 @cache
 def _heif_format() -> str:
-    """Let Pillow open HEIC; return its name of the format.
+    """Enable Pillow to open HEIC; return Pillow's name for the format.
 
     Raises:
         BadImage: pillow-heif is not installed.
@@ -115,7 +115,7 @@ def read_image_file(path: Path) -> bytes:
     """Read the content of a regular file, up to a size limit.
 
     Raises:
-        BadImage: no regular file (a FIFO would block for ever), empty, above 1 GiB, unreadable.
+        BadImage: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
     """
     try:
         with open_regular(path) as file:
@@ -150,26 +150,26 @@ class EncodedImage:
 
     @property
     def size(self) -> int:
-        """Size of the file or of the pixels in bytes."""
+        """Return the size of the file or of the pixels in bytes."""
         return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
     def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
         """Decode the image to uint8 pixels, whatever its suffix.
 
-        Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, alpha
-        is laid over white, animations give their first frame. Damaged metadata that does not touch the
-        pixels is ignored.
+        Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, transparent
+        images are composed over white, and animations yield their first frame. Damaged metadata that does
+        not affect the pixels is ignored.
 
         Args:
             channels: 1 (luma of ITU-R 601) or 3 (RGB).
             least_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
-                several times as fast; ``None``: full size.
+                several times faster; ``None``: full size.
 
         Returns:
             (h, w, channels) uint8 in ``[0, 255]``.
 
         Raises:
-            BadImage: not an allowed format, too large, truncated or damaged, float or 32-bit pixels.
+            BadImage: format not allowed, image too large, truncated or damaged, or float or 32-bit pixels.
         """
         return self._decode(channels, least_side, MAX_PIXELS)[0]
 
@@ -183,7 +183,7 @@ class EncodedImage:
             least_side: likewise; ``None``: shrink no other images.
 
         Returns:
-            The pixels, and height and width that the image has in full.
+            The pixels, and the height and width of the image at full size.
         """
         return self._decode(channels, least_side, _WHOLE_PIXELS)
 
@@ -191,11 +191,11 @@ class EncodedImage:
         """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
 
         Args:
-            pixels: what the image was decoded to.
+            pixels: the decoded image.
         """
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
-            return None  # a part first, which is fast
+            return None  # tests a subset first, which is fast
 
         def look(image: Image.Image) -> str | None:
             image.load()
@@ -226,7 +226,7 @@ class EncodedImage:
 
 
 def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
-    """Open an image and work on it; say of whatever Pillow trips over that the image is bad."""
+    """Open an image and return ``work(image)``, converting any error of Pillow to :class:`BadImage`."""
     if not content:
         raise BadImage("empty file")
     try:
@@ -237,8 +237,8 @@ def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
     except UnidentifiedImageError as error:
         raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)") from error
     except Exception as error:
-        # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
-        # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
+        # On damaged files Pillow's decoders raise many kinds of errors: OSError, SyntaxError,
+        # struct.error, IndexError, zlib.error, OverflowError and more.
         text = " ".join(str(error).split())[:120]
         raise BadImage(f"damaged: {text or type(error).__name__}") from error
 
@@ -249,7 +249,7 @@ def _open_checked(content: bytes) -> Image.Image:
         warnings.simplefilter("ignore")
         is_heif = content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS
         formats = (_heif_format(),) if is_heif else ALLOWED_FORMATS
-        pillows, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # the limit is below
+        pillows, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # our own limit is checked below
         try:
             image: Image.Image = Image.open(BytesIO(content), formats=formats)
         finally:
@@ -266,13 +266,13 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
     """Decode a mask image to its stored class or object numbers, without applying a palette.
 
     Args:
-        content: the bytes of a file, PNG as a rule.
+        content: the bytes of a file, usually PNG.
 
     Returns:
         (h, w) uint8.
 
     Raises:
-        BadImage: as ``EncodedImage.decode``; or compressed with loss, in color, or of more than 8 bits per pixel.
+        BadImage: as ``EncodedImage.decode``; or lossy compression, color, or more than 8 bits per pixel.
     """
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
@@ -302,7 +302,7 @@ def _decode(
         width, height = (max(1, min(side // factor, least_side or side)) for side in full)
         image.draft(None, (width, height))
     image.load()
-    # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
+    # After load(): PNG may store the tag after the pixels, and Pillow itself rotates TIFF images.
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     pixels = _scale_16_bit(image) if is_16_bit else image
     while pixels.width * pixels.height > most_pixels:
@@ -321,7 +321,7 @@ def _decode(
 
 
 def _scale_16_bit(image: Image.Image) -> Image.Image:
-    """Scale by the full range; Pillow's own conversion saturates at 255."""
+    """Scale 16-bit values by their full range; Pillow's own conversion saturates at 255."""
     full = 65535
     white_is_zero = False
     if isinstance(image, TiffImagePlugin.TiffImageFile):

@@ -1,4 +1,4 @@
-"""How a process ends with the one that began it; without torch, which takes seconds to load."""
+"""Ending a process together with its parent; without torch, which takes seconds to load."""
 
 from __future__ import annotations
 

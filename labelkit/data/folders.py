@@ -1,4 +1,4 @@
-"""A folder of images as a data set: class folders, split folders, or neither."""
+"""Data sets from a folder of images: with class folders, split folders, or neither."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from labelkit.data.remote import PlacedFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
-# what may stand behind the word: train_images, test-set, train-00000-of-00002-<digest>
+# The split word and what may follow it: train_images, test-set, train-00000-of-00002-<digest>.
 _SPLIT_NAME: Final = re.compile(
     rf"({'|'.join(SPLIT_WORDS)})(?:[-_. ]*(?:set|data|images?|imgs?|photos?|split|shard|part|of|[0-9a-f]{{16}}|\d))*",
     re.IGNORECASE,
 )
-# folders of NAS systems, archives and trash, besides hidden ones
+# Folders of NAS systems, archives and trash that are skipped in addition to hidden folders.
 _NO_PHOTOS: Final = frozenset(
     "@eadir,@__thumb,@recycle,@recently-snapshot,@tmp,#recycle,#snapshot,$recycle.bin,recycler,lost+found,__macosx,"
     "system volume information".split(",")
@@ -38,7 +38,7 @@ _NO_PHOTOS: Final = frozenset(
 def split_from_name(name: str) -> str | None:
     """Return the split that the name of a folder or file stands for, or ``None``.
 
-    Words that only begin with one of a split say none, as test-tubes does.
+    Names that merely begin with such a word, as test-tubes does, stand for no split.
     """
     found = _SPLIT_NAME.fullmatch(name.strip())
     return None if found is None else SPLIT_WORDS[found[1].lower()]
@@ -49,7 +49,7 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
 
     Args:
         name: parts separated by ``/``.
-        exclude: patterns with ``*`` and ``?`` of names, or, with ``/``, of paths.
+        exclude: patterns with ``*`` and ``?`` for names, or, if they contain ``/``, for paths.
     """
     parts = name.split("/")
     for end, part in enumerate(parts):
@@ -67,19 +67,19 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
 def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
     """List the image files below a folder, and in folders that links lead to, as relative paths in any order.
 
-    Parts of a path are separated by ``/``. Links in a circle are not followed.
+    Parts of a path are separated by ``/``. Circular links are not followed.
 
     Args:
         folder: the folder.
-        ignored: counts what is not listed, by its kind.
-        exclude: patterns of what to leave out; see :func:`exclusion_reason`.
+        ignored: counter of the files that are not listed, by kind.
+        exclude: patterns of files to leave out; see :func:`exclusion_reason`.
 
     Raises:
         DatasetError: a folder cannot be listed.
     """
     ignored = Counter() if ignored is None else ignored
     found: list[str] = []
-    pending: list[tuple[str, tuple[Path, ...]]] = [("", ())]  # and the folders of the links that lead there
+    pending: list[tuple[str, tuple[Path, ...]]] = [("", ())]  # folder, and the folders of the links to it
     suffixes = image_suffixes()
     while pending:
         prefix, above = pending.pop()
@@ -95,7 +95,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
                 ignored[left[1]] += 1
             elif entry.is_dir(follow_symlinks=False):
                 pending.append((f"{name}/", above))
-            elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
+            elif entry.is_symlink() and Path(entry.path).is_dir():  # False, not an error, for circular links
                 through = (*above, Path(folder / prefix).resolve())
                 if any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
                     ignored["links to folders around them"] += 1
@@ -117,17 +117,17 @@ def load_folder(
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
-    What folders mean is in :func:`splits_and_classes`.
+    :func:`splits_and_classes` describes the meaning of folders.
 
     Args:
         root: the folder.
-        name: of the data set; by default that of the folder.
-        any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
-            says so where they are not.
-        exclude: patterns of what to leave out; see :func:`exclusion_reason`.
+        name: name of the data set; default: that of the folder.
+        any_classes: if False, folders are classes only if there are at least two, each with at least two images;
+            otherwise a note says why they are not.
+        exclude: patterns of files to leave out; see :func:`exclusion_reason`.
 
     Raises:
-        DatasetError: no images, or a folder that cannot be listed.
+        DatasetError: there are no images, or a folder cannot be listed.
     """
     ignored: Counter[str] = Counter()
     ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude))
@@ -139,7 +139,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     """List a folder at an address, such as ``s3://bucket/photos``, by the rules of :func:`load_folder`.
 
     Raises:
-        DatasetError: no images, masks beside them, or a folder that cannot be listed.
+        DatasetError: there are no images, there are masks next to them, or a folder cannot be listed.
     """
     path, files = find_files(address)
     ignored: Counter[str] = Counter()
@@ -177,7 +177,7 @@ def _listing(
     *,
     any_classes: bool,
 ) -> ImageDataset:
-    """Return the data set of sorted names in a folder."""
+    """Build the data set of the sorted image names of a folder."""
     notes = ignored_notes(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
@@ -199,11 +199,11 @@ def _listing(
 def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
     """Infer the split and the class of each image from its folders, with notes about doubtful folders.
 
-    Folders are splits if all at the top are called like one (train, Testing, val2017, unlabeled, ...); likewise if
-    several splits are there, or one whose images all lie in folders below it, beside others, which then are neither
-    splits nor classes. Otherwise, and below each split, the first folder level names the class, as
-    ``torchvision.datasets.ImageFolder`` does; deeper folders do not matter. One folder around all others means
-    nothing, nor does a split in a folder of the same split. Images outside of class folders, and in a folder
+    Top-level folders are splits if all are named like one (train, Testing, val2017, unlabeled, ...). They are also
+    splits next to other folders, which are then neither splits nor classes, if several splits exist, or one whose
+    images all lie in folders below it. Otherwise, and below each split, the first folder level names the class, as in
+    ``torchvision.datasets.ImageFolder``; deeper folders do not matter. A single folder around all others is ignored,
+    as is a split folder inside a folder of the same split. Images outside class folders, and in a folder
     ``unlabeled``, have no class.
     """
     folders = [name.split("/")[:-1] for name in names]
@@ -248,7 +248,7 @@ def _tops(folders: Iterable[Sequence[str]]) -> set[str]:
 
 
 def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return the split of each folder at the top that is one; nothing if these folders are no splits."""
+    """Return the split of each top-level folder that is one; empty if the folders are not splits."""
     tops = _tops(folders)
     splits = {top: split for top in tops if (split := split_from_name(top)) is not None}
     kinds = set(splits.values()) - {"unlabeled"}
@@ -260,7 +260,7 @@ def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _doubt_of_classes(class_of: list[str | None]) -> str | None:
-    """Say why folders are likely no classes; ``None`` if they may well be, or if there are none."""
+    """Return why folders are probably not classes; ``None`` if they may be, or if there are none."""
     sizes = Counter(name for name in class_of if name is not None)
     if len(sizes) == 1:
         return f"there is one folder, {next(iter(sizes))!r}"

@@ -1,6 +1,6 @@
-"""What training draws from: images, decoded once into memory if they are small, or numbers in place of images.
+"""The data that training draws from: images, decoded once into memory if they are small, or arrays in their place.
 
-Numbers are what a frozen part made of views, or the rows of a store.
+Such arrays are the output of a frozen part for cached views, or the rows of a store.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 
 SMALL_SIDE: Final = 64
-# Grid sampling does not average; beyond this it would skip pixels.
+# Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
 MAX_SHRINK_IN_MEMORY: Final = 1.5
 MAX_BAD_SHOWN: Final = 10
-MEMORY_BYTES: Final = 2 << 30  # of the largest tensor of images that is kept
-GPU_SHARE: Final = 0.25  # of its free memory, that images may take
+MEMORY_BYTES: Final = 2 << 30  # limit on the tensor of images in memory
+GPU_SHARE: Final = 0.25  # share of a GPU's free memory that images may take
 _READ_CHUNK: Final = 64
 
 
 class ImageBank:
     """Images of a data set, decoded into memory if they are small, and the list of unreadable ones.
 
-    Building it decodes every image once, in threads, so that a broken file is known before training.
+    Its constructor decodes every image once, in threads, so that broken files are known before training.
 
     Args:
         dataset: the listing.
         rows: strictly increasing rows to use; all by default.
         channels: 1 or 3.
-        device: where the tensor is kept and where batches are made.
-        base_size: shorter side that images in memory are resized to, once, bicubic with
-            antialiasing; larger images always, smaller ones if the result has 2 GiB at most. For
-            training: a view that resizes again then differs a little from one of the original.
+        device: device of the tensor of images and of the batches.
+        base_size: shorter side to which images in memory are resized once, bicubic with antialiasing; larger
+            images always, smaller ones if the result has at most 2 GiB. For training only: a view that resizes
+            again differs a little from a view of the original.
 
     Attributes:
         dataset: the listing.
         channels: 1 or 3.
-        device: where batches are made.
+        device: device on which batches are made.
         rows: int64, rows that can be read, increasing.
-        listed_rows: int64, ``rows`` and the bad ones.
-        bad: reason of each row that cannot be read.
-        lost: how it came that pixels keep next to nothing of an image, by row.
+        listed_rows: int64, ``rows`` and the bad rows.
+        bad: reason for each row that cannot be read.
+        lost: why decoding lost almost all content of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
-        sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros of images that are made up.
+        sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ImageBank:
         self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
 
     def _decode_all(self) -> NDArray[np.uint8] | None:
-        """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
+        """Decode every listed row once; return (n, h, w, c) pixels if all images are small and of one size."""
 
         def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
             """Return the pixels of small images, ``None`` for larger ones, an empty array for bad ones."""
@@ -133,7 +133,7 @@ class ImageBank:
 
     @property
     def in_memory(self) -> bool:
-        """Return whether all images are held in memory."""
+        """Return whether all images are in memory."""
         return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
@@ -150,7 +150,7 @@ class ImageBank:
             max_bad: allowed share in ``[0, 1]``.
 
         Raises:
-            DatasetError: more are bad, or all of them; names the first ones with reasons.
+            DatasetError: more are bad, or all of them; the message names the first ones with reasons.
         """
         total = len(self.listed_rows)
         if len(self.rows) and len(self.bad) <= max_bad * total:
@@ -177,8 +177,8 @@ class ImageBank:
         slots = self._slots[rows]
         if bool((slots < 0).any()):
             raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
-        # not their devices: torch holds that cuda and cuda:0 differ
-        if self.images.device.type != self.device.type:  # a GPU without room for them
+        # compares only the types: to torch, the devices cuda and cuda:0 differ
+        if self.images.device.type != self.device.type:  # the images do not fit on the GPU
             return send_tensor(self.images[torch.from_numpy(slots)], self.device)
         return self.images[send(slots, self.device)]
 
@@ -216,7 +216,7 @@ class ImageBank:
 
 
 def _has_room(device: torch.device, size: int) -> bool:
-    """Return whether that many bytes leave a GPU enough for a network."""
+    """Return whether images of ``size`` bytes leave a GPU enough memory for a network."""
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] * GPU_SHARE
 
 
@@ -236,8 +236,8 @@ def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[in
     """Number the kinds of views by first appearance, and return the kind of each view.
 
     Args:
-        views: of an epoch.
-        kept_at: what is kept of each; two views that are drawn alike and kept alike are of one kind.
+        views: views of an epoch.
+        kept_at: what is cached of each; views that are drawn alike and cached alike are of one kind.
     """
     pairs = list(zip(views, kept_at, strict=True))
     different = [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
@@ -255,16 +255,16 @@ def draw_views(
     Args:
         draws: random numbers of the b images.
         kinds: kind of each of the p views of an epoch.
-        num_views: kept views of each kind, v.
-        followers: views that are moved views before them, and are drawn with these.
+        num_views: number of cached views of each kind, v.
+        followers: views that are moved versions of the view before them, and use the same drawn number.
 
     Returns:
-        (b, p) int64 in [0, v); views of one kind differ from each other as long as there are enough.
+        (b, p) int64 in [0, v); views of one kind differ from each other if there are enough.
     """
     drawn = np.zeros((len(draws.keys), len(kinds)), dtype=np.int64)
     for kind in sorted(set(kinds)):
         places = [place for place, found in enumerate(kinds) if found == kind]
-        # a shuffle of all: the first few of it are what each view gets, and once all are used, they come again
+        # shuffles the cached views and takes the first ones, one for each view; once all are used, they repeat
         order = np.argsort(draws.uniform(kind, "kept-view", num_views), axis=1, kind="stable")
         for position, place in enumerate(places):
             drawn[:, place] = order[:, position % num_views]
@@ -274,16 +274,16 @@ def draw_views(
 
 
 class CachedViewBank(ImageBank):
-    """Cached views of images, kept on the device where batches are made.
+    """Cached views of images, moved to the device of the batches on use.
 
     Args:
-        bank: the images that they are of.
-        rows: (n,) int64 rows of the data set that are kept, increasing.
-        parts: values of each kind of view, (m, v, ...), part by part; all have as many images but the last. The last
-            kind has one view, in which images are looked at outside of training. Behind it, if views follow others, the
-            geometry of each kind but that, (m, v, 2 or 3, 3) float32.
+        bank: the bank of the images themselves.
+        rows: (n,) int64 cached rows of the data set, increasing.
+        parts: values of each kind of view, (m, v, ...), part by part; all parts but the last have the same number of
+            images. The last kind has one view, without augmentation, for use outside training. If views follow others,
+            the geometry of each kind but the last comes after it, (m, v, 2 or 3, 3) float32.
         kinds: kind of each view of an epoch.
-        followers: views of an epoch that are moved views before them.
+        followers: views of an epoch that are moved versions of the view before them.
     """
 
     def __init__(
@@ -349,17 +349,17 @@ class CachedViewBank(ImageBank):
 
 
 class RowBank(ImageBank):
-    """Unit-length embeddings, kept on the device where batches are made.
+    """Unit-length embeddings in place of images, on the device where batches are made.
 
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
-        num_neighbors: rows near each that views may mix in, by :func:`approximate_neighbors`; 0: none. With fewer rows
-            than that, all others.
-        stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
-        stored_rows: (n,) int64 which of them are those of each row.
-        sha256: (n, 32) uint8, digests of the images that the rows were made from; ``None``: they are not known.
-        device: where batches are made.
+        num_neighbors: number of near rows that views of a row may mix in, by :func:`approximate_neighbors`; 0: none. If
+            there are fewer other rows, all of them.
+        stored: (m, v, d) v views of each of m images, usually memory-mapped from a file; rows of any nonzero length.
+        stored_rows: (n,) int64 index in ``stored`` of the image of each row.
+        sha256: (n, 32) uint8, digests of the images that the rows were made from; ``None``: unknown.
+        device: device on which batches are made.
     """
 
     def __init__(
@@ -406,7 +406,7 @@ class RowBank(ImageBank):
         """Return one augmented tensor (b, d) for each view, with an empty tuple in place of the geometry."""
         plain = self.gather(rows)
         made = []
-        # views of a step that are stored differ from each other, as long as there are enough
+        # the stored views of a step differ from each other if there are enough
         kinds = [0 for spec in views if spec.row is not None and spec.row.stored]
         drawn = iter(self._stored_views(rows, draws, kinds))
         for number, spec in enumerate(views):
@@ -423,7 +423,7 @@ class RowBank(ImageBank):
         return tuple(made), ()
 
     def _stored_views(self, rows: NDArray[np.int64], draws: Draws, kinds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield (b, d) float32 of length 1 for each view that is stored."""
+        """Yield (b, d) float32 of length 1 for each stored view."""
         if not kinds:
             return
         assert self._stored is not None
@@ -443,7 +443,7 @@ def change_rows(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Dra
     Args:
         rows: (b, d) float32 of length 1.
         neighbors: (b, k, d) the nearest rows of each; needed if ``how`` mixes.
-        how: the view.
+        how: specification of the view.
         draws: random numbers of the b rows.
         view: number of the view.
 
@@ -463,7 +463,7 @@ def change_rows(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Dra
         noise = draws.normal(view, "row-noise", width, rows.device)
         changed = changed + how.noise / width**0.5 * noise
     if how.dropout:
-        # from normal numbers, which are made on the device: P(|x| < t) = dropout
+        # uses normal numbers because they are drawn on the device: P(|x| < t) = dropout
         limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
         drop = draws.normal(view, "row-dropout", width, rows.device).abs() < limit
         changed = changed.masked_fill(drop, 0.0)

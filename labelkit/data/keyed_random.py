@@ -1,4 +1,4 @@
-"""Random numbers looked up by a key instead of drawn in turn.
+"""Random numbers that are computed from a key instead of drawn in sequence.
 
 A number depends only on seed, purpose, epoch, sample and view, so neither the number of workers
 or processes, nor the batch size, nor a resume in the middle of an epoch changes it.
@@ -40,7 +40,7 @@ def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @functools.lru_cache(maxsize=256)
 def _base(kind: str, seed: int, epoch: int, view: int, purpose: str) -> np.uint64:
-    """Return what all samples share; kept, as a worker asks for it once for each image that it reads."""
+    """Return the part of the key that all samples share; cached, as a worker needs it for each image that it reads."""
     return np.uint64(int.from_bytes(_digest(kind, seed, epoch, view, purpose)[:8], "little"))
 
 
@@ -52,12 +52,12 @@ def _steps(count: int) -> NDArray[np.uint64]:
 
 
 def _signed(value: int) -> int:
-    """Return the signed integer of the same 64 bits, since torch has no unsigned ones to compute with."""
+    """Return the signed integer with the same 64 bits, since torch cannot compute with unsigned ones."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
-    """Mix 64 bits like ``_splitmix64``, on any device; shifts of signed numbers drag the sign along."""
+    """Mix 64 bits like ``_splitmix64``, on any device; the masks remove the sign bits that right shifts copy."""
     z = state + _signed(int(_GAMMA))
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(int(_MIX_1))
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(int(_MIX_2))
@@ -71,7 +71,7 @@ class Draws:
     Attributes:
         seed: seed of the run.
         epoch: pass over the data set, from 0.
-        keys: (b,) int64, one for each drawn sample, as a rule its row; equal keys get equal numbers.
+        keys: (b,) int64, one for each drawn sample, usually its row; equal keys yield equal numbers.
     """
 
     seed: int
@@ -88,7 +88,7 @@ class Draws:
         Args:
             view: number of the view.
             purpose: name of the use, so that two uses of one key are independent.
-            count: numbers per sample.
+            count: number of random numbers per sample.
 
         Returns:
             (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on ``keys[i]`` alone.
@@ -103,11 +103,11 @@ class Draws:
         Args:
             view: number of the view.
             purpose: name of the use.
-            count: numbers per sample.
-            device: where.
+            count: number of random numbers per sample.
+            device: device of the result.
 
         Returns:
-            (b, count) float32, at most 5.8 in size; row i depends on ``keys[i]`` alone. Devices may
+            (b, count) float32, at most 5.8 in absolute value; row i depends on ``keys[i]`` alone. Devices may
             differ in the last bits (logarithm, cosine).
         """
         import torch
@@ -118,7 +118,7 @@ class Draws:
         pairs = -(-count // 2)
         steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
         bits = _splitmix64_torch(state + steps)
-        # Box-Muller: two normal numbers of two uniform ones, the first in (0, 1]
+        # Box-Muller: two normal numbers from two uniform ones, the first in (0, 1]
         radius = torch.sqrt(-2 * torch.log((((bits >> 40) & 0xFFFFFF) + 1).float() * 2.0**-24))
         angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]

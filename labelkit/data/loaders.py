@@ -1,8 +1,8 @@
 """Batches of views: augmented ones for training, and each row once and in order for embedding and scoring.
 
 Small images of one size are decoded once into one tensor on the device (``image_bank``), and all further work is
-batched there. Other images are decoded by ``workers``, which cut and resize; the rest is done in batches too. Batches
-of a pass in order are the same on any number of processes.
+batched there. Other images are decoded, cropped and resized by ``workers``; the rest is batched too. The batches of
+an ordered pass are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ class TrainLoader:
     Random numbers are keyed by seed, epoch, row (and how often it was drawn before) and view.
 
     Args:
-        bank: the images; its device is where batches are made.
-        views: what to make of each image; or a function of the epoch that says so.
-        sampler: rows of an epoch, for all processes; draw from ``bank.rows`` only.
-        labels: (n,) int64 training labels of the data set's rows, -1 = unlabeled; pass what
-            ``LabelSplit.training_labels`` returns, nothing else about labels is known here.
-        batch_size: images of a step over all processes.
+        bank: the images; batches are made on its device.
+        views: specifications of the views of each image, or a function from the epoch to them.
+        sampler: rows of an epoch, for all processes; it must draw from ``bank.rows`` only.
+        labels: (n,) int64 training labels of the data set's rows, -1 = unlabeled; pass the result of
+            ``LabelSplit.training_labels``, because the loader knows nothing else about labels.
+        batch_size: number of images of a step over all processes.
         seed: seed of the run.
         normalize: mean and std of the backbone.
-        num_workers: processes that decode, for images that are not in memory; 0 decodes here.
+        num_workers: number of processes that decode images not in memory; 0 decodes in this process.
         rank: number of this process; it takes images ``rank::world_size`` of each batch.
         world_size: number of processes.
-        first_epoch: epoch of the run that is the first one of the sampler.
-        pairing: what second views show; default: the same image as the first ones.
+        first_epoch: epoch of the run that is the sampler's first epoch.
+        pairing: the images that second views show; default: the same image as the first views.
 
     Attributes:
-        steps_per_epoch: whole batches of an epoch; a last smaller one is left out.
+        steps_per_epoch: number of full batches of an epoch; a smaller last batch is dropped.
 
     Raises:
-        ConfigError: the batch size is not a multiple of the processes, or above an epoch's draws.
+        ConfigError: the batch size is not a multiple of the number of processes, or above an epoch's draws.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class TrainLoader:
         """Yield this process's share of each batch of an epoch.
 
         Args:
-            epoch: number of the pass over all of the run, from 0.
-            start_step: batches to leave out at the start; their images are not read.
+            epoch: number of the epoch within the whole run, from 0.
+            start_step: number of batches to skip at the start; their images are not read.
 
         Raises:
-            DatasetError: an image that could be read before cannot be read any more.
+            DatasetError: an image that could be read before can no longer be read.
         """
         rows = self._sampler.indices(epoch - self._first_epoch)
         keys = occurrence_keys(rows)
@@ -159,12 +159,12 @@ def planned_views(
 
     Args:
         bank: the images.
-        plans: gives the plans, anew at each call: workers pull them ahead of time.
-        normalize: applied last.
-        reader: of images that are not in memory; ``None``: they are.
+        plans: function that returns a new iterator over the plans at each call; workers read them ahead of time.
+        normalize: normalization, applied last.
+        reader: reader of images that are not in memory; ``None`` if they are.
 
     Raises:
-        DatasetError: an image that could be read before cannot be read any more.
+        DatasetError: an image that could be read before can no longer be read.
     """
     if reader is None:
         for plan in plans():
@@ -181,7 +181,7 @@ def planned_views(
 def _finished(
     plan: BatchPlan, crops: Crops, device: torch.device, normalize: Normalize
 ) -> Iterator[tuple[Tensor, ViewGeometry]]:
-    """Yield the views of a plan, of which workers have cut and resized the boxes, one by one."""
+    """Yield the finished views of a plan one by one from the crops that workers have cut and resized."""
     for view, spec in enumerate(plan.views):
         sizes = crops.partner_sizes if spec.shows_partner else crops.sizes
         crop = send_tensor(crops.crops[view], device)
@@ -196,11 +196,11 @@ class EvalBatch:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
         rows: (b,) int64 rows of the data set.
         bad: row and reason of each image that could not be read.
-        lost: row of each image whose pixels keep next to nothing of it, and how that came, if digests are asked for.
-        sha256: (b, 32) uint8 digest of each image as stored, if asked for.
-        file_sizes: (b,) uint64 bytes, if asked for.
-        image_sizes: (b, 2) uint32 height and width of the originals, if asked for; 0 for bad ones.
-        views: further views, each like ``images``, made one by one as they are asked for.
+        lost: row and cause for each image whose decoding lost almost all content, if digests are requested.
+        sha256: (b, 32) uint8 digest of each image as stored, if requested.
+        file_sizes: (b,) uint64 bytes, if requested.
+        image_sizes: (b, 2) uint32 height and width of the originals, if requested; 0 for bad ones.
+        views: further views, each like ``images``, made one by one as they are consumed.
     """
 
     images: Tensor
@@ -222,27 +222,27 @@ class EvalLoader:
     """Loader that yields each image exactly once, in order and without padding.
 
     Batch borders depend on rows and batch size alone; process r of w takes batches k with
-    k mod w = r. So an image always runs in the same company, whatever the number of processes.
+    k mod w = r. So an image always shares its batch with the same images, for any number of processes.
 
     Args:
         images: a bank, or a data set that is then decoded on the fly.
-        view: a view without randomness.
-        rows: rows in the order wanted; all listed ones by default, bad ones keep their place.
-        batch_size: images of a batch.
+        view: specification of the view; without randomness unless there is a seed.
+        rows: rows in the desired order; all listed ones by default, bad ones keep their place.
+        batch_size: number of images of a batch.
         normalize: mean and std of the backbone.
         channels: 1 or 3; a bank has its own.
-        device: where batches are made; a bank has its own.
-        num_workers: processes that decode, for images that are not in memory; 0 decodes here.
-        reader: of the images of a data set, for several loaders one after the other; by default one of its own.
+        device: device on which batches are made; a bank has its own.
+        num_workers: number of processes that decode images not in memory; 0 decodes in this process.
+        reader: reader of the data set's images, to share among successive loaders; default: a new one.
         rank: number of this process.
         world_size: number of processes.
-        identify: also return digests and sizes of what was read, of images that are decoded on the fly.
-        seed: of a view with randomness; without one the view must have none.
-        epoch: the other key of its random numbers.
-        fast_decode: let the JPEG decoder shrink images to sides at least twice what the view needs; images in memory
-            are as they are.
-        join_single: a last batch of one image joins the one before (for batch statistics).
-        more_views: further views of each image, with randomness; of images that are decoded on the fly.
+        identify: also return digests and sizes of the images, if they are decoded on the fly.
+        seed: seed of a view with randomness; without a seed the view must have none.
+        epoch: second part of the key of its random numbers.
+        fast_decode: let the JPEG decoder shrink images to sides at least twice as long as the view needs; images in
+            memory stay unchanged.
+        join_single: whether a last batch of one image joins the previous batch (for batch statistics).
+        more_views: further views of each image, with randomness, if images are decoded on the fly.
         keys: (n,) int64 keys of the random numbers of each row of the data set; default: the row itself.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Images together with the objects in them, as detectors learn and see them, and COCO's official scores.
+"""Images and their objects for the training and use of detectors, and COCO's official scores.
 
-The one use of pycocotools: outlines as masks, and the scores of detections.
+Only this module uses pycocotools: it converts outlines to masks and scores detections.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class ExamplePlan:
     """Instructions for a worker to read one image with its annotated objects.
 
     Attributes:
-        row: of the data set.
-        name: of the image, for messages.
-        size: height and width that its annotation says; 0 = not said.
-        objects: what of it is to be learned; ``None``: the image alone is wanted.
-        mirror: left becomes right.
-        masks: outlines become masks.
+        row: row of the data set.
+        name: name of the image, for messages.
+        size: height and width according to its annotation; 0 = not stated.
+        objects: the objects to learn; ``None`` to read only the image.
+        mirror: whether to exchange left and right.
+        masks: whether to convert outlines to masks.
     """
 
     row: int
@@ -72,7 +72,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     """Read an image and its detection targets.
 
     Raises:
-        DatasetError: the image cannot be read, is not as large as its annotation says, or has an outline that is none.
+        DatasetError: the image cannot be read, is not as large as its annotation says, or has an invalid outline.
     """
     try:
         pixels = source.read(plan.row).decode(channels)
@@ -108,24 +108,24 @@ def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_worke
 
     Raises:
         DatasetError: see ``read_example``.
-        ResourceError: a worker ended, or could not send what it read.
+        ResourceError: a worker process ended, or could not send its result.
     """
     read = partial(read_example, dataset.source, dataset.in_channels)
     return receive_items(build_loader(read, Plans(plans), num_workers))
 
 
 SCORES: Final = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
-"""As COCO lists them first: AP over IoU .5 to .95, at .5, at .75, and of small, medium and large objects."""
+"""The first scores in COCO's list: AP over IoU .5 to .95, at .5, at .75, and for small, medium and large objects."""
 
 Encoded = dict[str, Any]
-"""A mask as run lengths."""
+"""A mask encoded as run lengths."""
 
 
 def require_pycocotools() -> None:
     """Check that pycocotools is installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     try:
         import pycocotools.mask  # noqa: F401
@@ -137,15 +137,15 @@ def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.ui
     """Convert object outlines to binary masks.
 
     Args:
-        outlines: of each object, as COCO's files have it: polygons, or run lengths, compressed or not.
-        height: of the image.
-        width: of the image.
+        outlines: outline of each object in COCO's form: polygons or run lengths, compressed or not.
+        height: height of the image.
+        width: width of the image.
 
     Returns:
         (m, h, w) uint8, 1 inside.
 
     Raises:
-        ValueError: one of them is no outline.
+        ValueError: an outline is invalid.
     """
     from pycocotools import mask
 
@@ -158,7 +158,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
     """Convert an outline in COCO format to compressed run lengths.
 
     Raises:
-        ValueError: it is no outline, or one of another image.
+        ValueError: it is not an outline, or belongs to another image.
     """
     from pycocotools import mask
 
@@ -209,27 +209,27 @@ def coco_scores(
     """Score detections with the official COCO evaluation code.
 
     Args:
-        truth: of each true object ``image``, ``label``, ``box`` (left, top, right, bottom), ``area``, ``ignored``, and
-            for masks ``mask``, its run lengths.
-        found: of each detection ``image``, ``label``, ``box``, ``score``, and for masks ``mask``.
-        num_images: n, numbered from 0.
-        num_classes: c, numbered from 0.
-        masks: compare masks, not boxes.
+        truth: for each true object ``image``, ``label``, ``box`` (left, top, right, bottom), ``area``, ``ignored``, and
+            for masks its run lengths as ``mask``.
+        found: for each detection ``image``, ``label``, ``box``, ``score``, and for masks ``mask``.
+        num_images: number of images n, which are numbered from 0.
+        num_classes: number of classes c, which are numbered from 0.
+        masks: whether to compare masks instead of boxes.
 
     Returns:
-        ``SCORES``, each in [0, 1] or NaN where there is no true object; and the (c,) AP of every class, likewise.
+        ``SCORES``, each in [0, 1] or NaN without true objects; and the (c,) AP of every class, likewise.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     images: list[dict[str, int]] = [{"id": number} for number in range(num_images)]
-    for entry in (*truth, *found) if masks else ():  # it asks for the size of an image whose mask it compares
+    for entry in (*truth, *found) if masks else ():  # pycocotools needs the sizes of images to compare masks
         images[entry["image"]]["height"], images[entry["image"]]["width"] = entry["mask"]["size"]
     categories = [{"id": number} for number in range(num_classes)]
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+    with contextlib.redirect_stdout(io.StringIO()):  # hides what pycocotools prints
         true, detected = COCO(), COCO()
         for table, entries in ((true, truth), (detected, found)):
-            # numbers of objects begin with 1: 0 stands for none in its matches
+            # object numbers start at 1, because 0 means no match in pycocotools
             annotations = [_annotation(number, entry, masks) for number, entry in enumerate(entries, start=1)]
             table.dataset = {"images": images, "categories": categories, "annotations": annotations}
             table.createIndex()

@@ -1,15 +1,15 @@
-r"""The one rule by which a path in a CSV names an image, for every CSV with labels that is read.
+r"""The rule by which a path in a CSV names an image, the same for every CSV with labels.
 
 A path is
 
 1. relative to the data root: the id of the image, as labelkit writes it;
-2. relative to the folder of the CSV, or absolute, where it is known in which folder the images are;
-3. else the ending of exactly one id, from a ``/`` on;
-4. else, if it is absolute and no file of this machine: it ends in an id, and what stands before is the folder that the
-   most of such paths begin with.
+2. relative to the folder of the CSV, or absolute, if the folder of the images is known;
+3. else the end of exactly one id, starting after a ``/``;
+4. else, if it is absolute and not a file on this machine: a folder followed by an id, where the folder is the one that
+   most such paths start with.
 
-Letters with accents are equal however they are composed (NFC or NFD), ``\`` may stand for ``/``, and the suffix may be
-left out.
+Accented letters are equal in either Unicode form (NFC or NFD), ``\`` may be used for ``/``, and the suffix may be
+omitted.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ def find_paths(
     """Find the images that the paths of a table refer to, by the rule of this module.
 
     Args:
-        paths: as they are written.
-        sample_ids: of all images.
-        table: the CSV that the paths stand in.
-        root: folder of the images; ``None``: not known.
-        spellings: further ways to write ids, with their places.
+        paths: paths as written in the table.
+        sample_ids: ids of all images.
+        table: the CSV that contains the paths.
+        root: folder of the images; ``None`` if unknown.
+        spellings: alternative spellings of ids, with their positions.
 
     Returns:
-        Place of the image among the ids, by path as it is written; and paths that name no image, as they are written.
+        Position of the image among the ids, by path as written; and the paths that name no image, as written.
 
     Raises:
-        DatasetError: a path names several images; lists them.
+        DatasetError: a path names several images; the message lists them.
     """
     listed = list(paths)
     ids = _Ids(sample_ids, spellings or {})
     by_root = [ids.named(path) for path in listed]
     by_table = [ids.beside(path, table, root) for path in listed]
     if any(a and b and a != b for a, b in zip(by_root, by_table, strict=True)):
-        # one folder that all paths are relative to settles what single paths leave open
+        # if all paths are relative to the same folder, that resolves the paths that are ambiguous alone
         if all(by_root) and not all(by_table):
             by_table = [[] for _ in listed]
         elif all(by_table) and not all(by_root):
@@ -94,7 +94,7 @@ def find_paths(
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:
-    """Return a hint in brackets on which image an unknown path may mean, or "" if none is similar."""
+    """Return a hint in parentheses on which image an unknown path may mean, or "" if none is similar."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MOST_COMPARED:
@@ -103,16 +103,16 @@ def similar_path_hint(path: str, known: Sequence[str]) -> str:
 
 
 def _key(path: str) -> str:
-    """Return a path so that ways to write it that mean the same are equal."""
+    """Return a path in a normal form, so that equivalent spellings are equal."""
     return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
 
 
 class _Ids:
-    """Ids of images, to be found by whole path and by ending."""
+    """Index of image ids by whole path and by the end of the path."""
 
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
         self._exact = {**spellings, **{escaped_path(name): place for place, name in enumerate(sample_ids)}}
-        # by the whole path and by its last part: as written, then without suffix
+        # indexes by the whole path and by its last part: first as written, then without suffix
         self._wholes: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
         self._bases: list[dict[str, list[tuple[str, int]]]] = [defaultdict(list), defaultdict(list)]
         for place, name in enumerate(sample_ids):
@@ -136,7 +136,7 @@ class _Ids:
         if root is None:
             return []
         file = os.path.join(table.resolve().parent, path.strip().replace("\\", os.sep))  # noqa: PTH118 - as below
-        relative = os.path.relpath(file, root.resolve())  # names may be absolute, or lead out and in again
+        relative = os.path.relpath(file, root.resolve())  # paths may be absolute, or leave the folder and come back
         return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
 
     def ending(self, path: str) -> list[int]:
@@ -149,7 +149,7 @@ class _Ids:
         return next(filter(None, found), [])
 
     def moved(self, path: str) -> dict[str, int]:
-        """Return the images whose id ends an absolute path, maybe of another machine, by the folder before it."""
+        """Return the images whose id ends an absolute path, perhaps of another machine, by the folder before the id."""
         parts = _key(path).split("/")
         if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
             return {}

@@ -1,6 +1,6 @@
-"""Folders of images in which regions are annotated: boxes in COCO's JSON files, or masks beside the images.
+"""Folders of images with annotated regions: boxes in COCO's JSON files, or masks next to the images.
 
-Source of the format of boxes: https://cocodataset.org/#format-data (object detection).
+Source of the box format: https://cocodataset.org/#format-data (object detection).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Table(BaseModel, strict=True):
 
 
 class _File(NamedTuple):
-    """What one JSON file says."""
+    """Content of one JSON file."""
 
     path: Path
     part: str
@@ -89,18 +89,18 @@ def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
     """List a folder in COCO format, where each ``annotations/instances_<part>.json`` is a split.
 
-    The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split is called like it, without
-    the year. Classes are in the order of the numbers of their categories.
+    The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
+    without the year. Classes are in the order of their category numbers.
 
     Args:
         root: the folder.
-        name: of the set; default: that of the folder.
-        files: JSON files below the folder; default: all that are called so.
-        remedy: what to do about missing images; default: for any folder.
+        name: name of the set; default: that of the folder.
+        files: JSON files below the folder; default: all with such a name.
+        remedy: remedy for missing images; default: one that suits any folder.
 
     Raises:
-        DatasetError: a file is no such JSON, names no category, or has an annotation of an unknown image or category,
-            or the files name other categories, or no box at all.
+        DatasetError: a file is not such JSON, names no category, or has an annotation of an unknown image or category;
+            or the files differ in their categories or contain no box at all.
         DatasetIncomplete: images are missing.
     """
     paths = [root / name for name in files] or sorted((root / ANNOTATIONS).glob(_FILES))
@@ -146,7 +146,7 @@ def _split(part: str) -> str:
 
 
 def _folder(root: Path, file: _File) -> str:
-    """Return where the images of a file lie, below the root."""
+    """Return the folder of a file's images, relative to the root."""
     places = (f"{file.part}/", f"images/{file.part}/", "images/")
     return next((place for place in places if (root / place).is_dir()), places[0])
 
@@ -203,18 +203,18 @@ _NO_CLASS: Final = "-"
 
 
 def has_masks(root: Path) -> bool:
-    """Return whether a folder holds images and segmentation masks."""
+    """Return whether a folder contains images and segmentation masks."""
     return bool(_parts(root))
 
 
 def load_mask_folder(root: Path) -> ImageDataset:
     """List a folder of images and masks as a segmentation data set.
 
-    Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with numbers of classes in 8 bits.
-    ``classes.txt`` names class i in line i + 1; a line ``-`` is a value to ignore, as 255 always is.
+    Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with 8-bit class numbers.
+    ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore, as 255 always is.
 
     Raises:
-        DatasetError: no images, a folder that cannot be listed, an image without mask, or no list of classes.
+        DatasetError: images or masks are missing, a folder cannot be listed, or ``classes.txt`` is missing or invalid.
     """
     parts = _parts(root)
     split_names = tuple(dict.fromkeys(split for split, _ in parts if split))
@@ -232,7 +232,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
 
 
 def _parts(root: Path) -> list[tuple[str, str]]:
-    """Return split and folder of each part: ``("", "")``, or ``("val", "validation/")`` and so on."""
+    """Return the split and folder of each part: ``("", "")``, or pairs such as ``("val", "validation/")``."""
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
@@ -246,7 +246,7 @@ def _mask_of(name: str) -> str:
 
 
 def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return what the values mean, and the names of the classes."""
+    """Return the class of each value of a mask, and the names of the classes."""
     path = root / CLASS_LIST
     if not path.is_file():
         remedy = f"Write the name of class i into line i + 1; {_NO_CLASS} for a value to ignore."

@@ -1,4 +1,4 @@
-"""The one table of named data sets, and how a name or a path becomes a listing."""
+"""The table of named data sets, and the functions that turn a name or a path into a listing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def check_dataset(name_or_path: str) -> None:
     """Check that a data set exists, without reading its images.
 
     Raises:
-        DatasetError: no named set, and no folder or file that exists.
+        DatasetError: there is no such named set, folder or file.
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
     if is_address(name_or_path):
-        # whether it is there, listing tells: to ask twice costs twice
+        # listing will find out whether it exists: checking here too would double the cost
         return
     if is_shards(name_or_path):
         expand_shards(name_or_path)
@@ -57,15 +57,15 @@ def load_dataset(
         name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
             ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
-        data_root: where named sets lie; paths of a CSV may be relative to it too.
-        download: fetch a named set that is not there.
-        any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
+        data_root: folder of the named sets; paths in a CSV may be relative to it too.
+        download: fetch a named set if it is missing.
+        any_classes: if False, folders are classes only if they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file.
-        exclude: patterns of what to leave out of a folder or of tar archives; see
-            `labelkit.data.folders.exclusion_reason`. Lists, such as a CSV, have what they name.
+        exclude: patterns of images to leave out of a folder or of tar archives; see
+            `labelkit.data.folders.exclusion_reason`. Lists such as a CSV always keep every image they name.
 
     Raises:
-        DatasetError: nothing of this name, no images, faults in the files.
+        DatasetError: nothing has this name, there are no images, or the files have faults.
     """
     if label_column is not None and not name_or_path.lower().endswith((".parquet", ".csv")):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
@@ -126,7 +126,7 @@ def _load(
 
 
 def _name_of_files(pattern: str) -> str:
-    """Name of a set in files: what their names begin with, or the folder that they are in."""
+    """Return the name of a set of files: the first word of the file name, or else the folder of the files."""
     path = Path(pattern)
     word = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_")
     return word or path.absolute().parent.name
@@ -209,7 +209,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(1_281_167), "val": Count(50_000)},
             **_IMAGENET,
             folders=("imagenet", "ILSVRC2012"),
-            fewest_class_folders=101,  # more than ImageNet-100 has
+            fewest_class_folders=101,  # more folders than ImageNet-100 has
         ),
         DatasetSpec(
             name="cub",

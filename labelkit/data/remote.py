@@ -1,7 +1,7 @@
-"""Files that fsspec opens: of this machine, or at an address such as ``s3://bucket/photos``. The one import of fsspec.
+"""Files that fsspec opens: on this machine, or at an address such as ``s3://bucket/photos``. Only this imports fsspec.
 
-A folder is listed once; a file is read when its image is asked for, and never written to the disk. What cannot be
-fetched ends the command with the name, for it is not a bad image; the packages of the addresses try again themselves.
+A folder is listed once; a file is read when its image is requested, and never written to the disk. A file that cannot
+be fetched ends the command with its name, because it is not a bad image; the backends of fsspec retry themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, cast
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError
 
-# Bytes that are read ahead while an archive is listed.
+# Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
 _MOST_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -33,8 +33,8 @@ class PlacedFile:
     """File on this machine or at an address.
 
     Attributes:
-        system: the file system of fsspec.
-        path: as that file system names it.
+        system: the fsspec file system.
+        path: path in that file system.
     """
 
     system: Any
@@ -42,12 +42,12 @@ class PlacedFile:
 
     @property
     def name(self) -> str:
-        """Name of the file, the last part of its path."""
+        """Return the name of the file, the last part of its path."""
         return PurePosixPath(self.path).name
 
     @property
     def stem(self) -> str:
-        """Name of the file without its suffix."""
+        """Return the name of the file without its suffix."""
         return PurePosixPath(self.path).stem
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class PlacedFile:
         """Read the whole file, or the bytes from ``start`` up to ``stop``.
 
         Raises:
-            DatasetError: it is gone, cannot be read, or ends before ``stop``.
+            DatasetError: it no longer exists, cannot be read, or ends before ``stop``.
         """
         with _told(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
@@ -71,7 +71,7 @@ class PlacedFile:
         return content
 
     def open(self) -> BinaryIO:
-        """Open the file for reading with random access; its package may raise anything."""
+        """Open the file for reading with random access; errors of any class may be raised."""
         return cast(BinaryIO, self.system.open(self.path, "rb", block_size=_AHEAD, cache_type="readahead"))
 
 
@@ -90,10 +90,10 @@ def find_files(address: str) -> tuple[str, list[PlacedFile]]:
     """List all files below a remote folder.
 
     Returns:
-        The path of the folder as its file system names it, and the files, in any order.
+        The path of the folder in its file system, and the files in any order.
 
     Raises:
-        DatasetError: nothing is there, it may not be listed, or the package for such addresses is not installed.
+        DatasetError: it does not exist or is empty, cannot be listed, or the package for such addresses is missing.
     """
     with _told(address):
         system, path = _opened(address)
@@ -108,11 +108,11 @@ def match_files(text: str, names: Iterable[str]) -> list[PlacedFile]:
     """Return the files that names or patterns stand for, sorted by name.
 
     Args:
-        text: as the user wrote it, for messages.
-        names: paths or addresses; ``*`` and ``?`` in one stand for what is there.
+        text: the pattern as the user wrote it, for messages.
+        names: paths or addresses, with ``*`` and ``?`` as wildcards for existing files.
 
     Raises:
-        DatasetError: none, or one that is named is not there; or as for :func:`find_files`.
+        DatasetError: there are no files, or a named one is missing; or as for :func:`find_files`.
     """
     found: dict[str, PlacedFile] = {}
     missing = []
@@ -133,7 +133,7 @@ def match_files(text: str, names: Iterable[str]) -> list[PlacedFile]:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system, with the settings of fsspec and of its package, and the path in it."""
+    """Return the file system of an address, set up by fsspec's own configuration, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
@@ -149,7 +149,7 @@ def _opened(address: str) -> tuple[Any, str]:
 
 @contextmanager
 def _told(where: str) -> Iterator[None]:
-    """Say of whatever a package raises what could not be read."""
+    """Convert any error of a backend to a :class:`DatasetError` that names what could not be read."""
     try:
         yield
     except DatasetError:
@@ -159,7 +159,7 @@ def _told(where: str) -> Iterator[None]:
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
         raise DatasetError(where, f"may not be read: {_reason(error)}", remedy) from error
-    except Exception as error:  # those of the packages have no class in common
+    except Exception as error:  # errors of the backends have no common base class
         raise DatasetError(where, f"cannot be read: {_reason(error)}", _GO_ON) from error
 
 

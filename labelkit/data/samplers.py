@@ -1,7 +1,7 @@
-"""Which rows an epoch draws, in which order, for all processes together.
+"""Samplers: the rows that an epoch draws, in order, for all processes together.
 
-Every sampler is a pure function of seed and epoch: all processes compute the same sequence and
-take their share of each batch.
+Every sampler is a pure function of seed and epoch: all processes compute the same sequence, and each
+takes its share of each batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UniformSampler:
     """Sampler that draws every image once per epoch, in random order.
 
     Args:
-        rows: (m,) rows to draw from; leave out what cannot be read.
+        rows: (m,) rows to draw from; leave out rows that cannot be read.
         seed: seed of the run.
     """
 
@@ -42,7 +42,7 @@ class UniformSampler:
         self._seed = seed
 
     def __len__(self) -> int:
-        """Return m."""
+        """Return the number of rows, m."""
         return len(self._pool)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
@@ -55,9 +55,9 @@ class Stream:
     """Endless stream of images in random order, in which each occurs once before any is repeated.
 
     Attributes:
-        name: of the stream; two streams of one name and equal rows would draw alike.
+        name: name of the stream; two streams with the same name and equal rows would draw alike.
         rows: (m,) rows to draw from.
-        per_batch: draws for each batch; m may be smaller.
+        per_batch: number of draws for each batch; m may be smaller.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Stream:
 class StreamSampler:
     """Sampler whose batches take a fixed number of images from each stream, first stream first.
 
-    An epoch is a number of batches. A stream goes on where the epoch before left it, so that neither the length of an
-    epoch nor a resume changes what is drawn. Another phase starts all streams anew.
+    An epoch is a fixed number of batches. A stream continues where the previous epoch stopped, so that neither the
+    length of an epoch nor a resume changes the draws. A new phase restarts all streams.
 
     Args:
-        streams: at least one; streams of 0 rows a batch are left out.
-        steps: batches of an epoch.
+        streams: at least one stream; streams with ``per_batch`` 0 are left out.
+        steps: number of batches of an epoch.
         seed: seed of the run.
         phase: number of the phase.
     """
@@ -92,7 +92,7 @@ class StreamSampler:
         return np.concatenate([self._draws(stream, epoch) for stream in self.streams], axis=1).reshape(-1)
 
     def _draws(self, stream: Stream, epoch: int) -> NDArray[np.int64]:
-        """Return (steps, per_batch) rows."""
+        """Return the rows of a stream in an epoch, (steps, per_batch)."""
         count, rows = self._steps * stream.per_batch, np.asarray(stream.rows, dtype=np.int64)
         first, skipped = divmod(epoch * count, len(rows))
         purpose = f"sampler/stream {stream.name} {self._phase}"
@@ -104,14 +104,14 @@ class StreamSampler:
 class BalancedSampler:
     """Sampler with replacement that draws labeled and unlabeled images with equal total probability.
 
-    Weight 1 for each labeled and ``|D_L| / |D_U|`` for each unlabeled image, ``|D_L| + |D_U|`` draws.
-    An epoch does not see every image. With one of both sides empty, the other is drawn uniformly.
+    Each labeled image has weight 1, each unlabeled one ``|D_L| / |D_U|``, and there are ``|D_L| + |D_U|`` draws.
+    An epoch does not contain every image. If one side is empty, the other is drawn uniformly.
     Source: ``CVMI-Lab/SimGCD:train.py`` (its ``WeightedRandomSampler``).
 
     Args:
-        labeled_mask: (n,) bool.
+        labeled_mask: (n,) bool, whether an image is labeled.
         seed: seed of the run.
-        rows: rows to draw from; all by default, leave out what cannot be read.
+        rows: rows to draw from; all by default; leave out rows that cannot be read.
     """
 
     def __init__(self, labeled_mask: ArrayLike, *, seed: int, rows: ArrayLike | None = None) -> None:
@@ -130,7 +130,7 @@ class BalancedSampler:
         sides = [side for side in (self._labeled, self._unlabeled) if len(side)]
         if not sides:
             return np.zeros(0, dtype=np.int64)
-        # Equal total weights: choose the side by a fair coin, then a row of it uniformly.
+        # Equal total weights: choose the side by a fair coin, then one of its rows uniformly.
         side = generator.random(len(self)) < 0.5 if len(sides) == 2 else np.ones(len(self), dtype=np.bool_)
         position = generator.random(len(self))
         first, second = sides[0], sides[-1]
@@ -144,22 +144,22 @@ class BalancedSampler:
 class ClassBalancedSampler:
     """Sampler of batches with ``per_class`` images from each of ``batch_size / per_class`` classes or pseudo-classes.
 
-    Each epoch, the shuffled images of every class are cut into groups of ``per_class``, the last one filled with
-    images of the class drawn again. Classes come into a batch with a probability proportional to their groups left,
-    none twice; when too few classes have groups left, all are cut anew. So every image is equally likely in the
-    long run but for the filling, where drawing classes uniformly would prefer small ones.
-    Source: ``MalongTech/research-xbm`` (its sampler); there the cut goes on over epochs, here an epoch starts anew, so
-    that it depends on its number alone.
+    Each epoch, the shuffled images of every class are divided into groups of ``per_class``, the last one filled up with
+    repeated images of the class. A batch takes different classes with probabilities proportional to their remaining
+    groups; when too few classes have groups left, all classes are divided again. So, except for the filling, every
+    image is equally likely in the long run, whereas drawing classes uniformly would prefer images of small ones.
+    Source: ``MalongTech/research-xbm`` (its sampler); there the division continues over epochs, here an epoch starts
+    afresh, so that it depends on its number alone.
 
     Args:
-        labels: (n,) int64, -1 = never drawn; ``None``: to be given by `relabel` before the first epoch.
-        per_class: images of one class in a batch.
-        batch_size: images of a batch over all processes.
+        labels: (n,) int64, -1 = never drawn; ``None`` if `relabel` provides them before the first epoch.
+        per_class: number of images of one class in a batch.
+        batch_size: number of images of a batch over all processes.
         seed: seed of the run.
-        rows: rows to draw from; all that have a label by default, leave out what cannot be read.
+        rows: rows to draw from; all labeled ones by default; leave out rows that cannot be read.
 
     Raises:
-        ConfigError: the batch size is not a multiple of ``per_class``, or a batch needs more classes than there are.
+        ConfigError: the batch size is not a multiple of ``per_class``, or a batch needs more classes than exist.
     """
 
     def __init__(
@@ -183,14 +183,14 @@ class ClassBalancedSampler:
         self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels to draw by from the next epoch on, keeping the rows and the epoch length.
+        """Replace the labels for drawing from the next epoch on, keeping the rows and the epoch length.
 
         Args:
-            labels: (n,) int64, -1 = not drawn while that lasts.
+            labels: (n,) int64, -1 = not drawn until the labels are replaced again.
 
         Raises:
-            ConfigError: fewer classes than a batch needs.
-            DatasetError: no labels at all.
+            ConfigError: there are fewer classes than a batch needs.
+            DatasetError: there are no labels at all.
         """
         classes = np.asarray(labels, dtype=np.int64)[self._pool]
         order = np.argsort(classes, kind="stable")
@@ -209,7 +209,7 @@ class ClassBalancedSampler:
         self._members = members
 
     def __len__(self) -> int:
-        """Return the number of draws, a multiple of the batch size: that of the rows, rounded up."""
+        """Return the number of draws: the number of rows, rounded up to a multiple of the batch size."""
         return self._batches * self._classes_per_batch * self._per_class
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
@@ -228,7 +228,7 @@ class ClassBalancedSampler:
             if (left > 0).sum() < self._classes_per_batch:
                 groups = [self._cut(members, generator) for members in self._members]
                 left = np.array([len(table) for table in groups])
-            # the largest of log(weight) + Gumbel noise: weighted draws without repetition, all at once
+            # the largest values of log(weight) + Gumbel noise are weighted draws without repetition
             with np.errstate(divide="ignore"):
                 keys = np.log(left) + generator.gumbel(size=len(left))
             for i in np.argsort(-keys)[: self._classes_per_batch]:
@@ -237,6 +237,6 @@ class ClassBalancedSampler:
         return np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.int64)
 
     def _cut(self, members: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return (groups, per_class) rows of one class."""
+        """Divide the shuffled rows of one class into groups, (groups, per_class)."""
         filling = generator.choice(members, -len(members) % self._per_class)
         return np.concatenate([generator.permutation(members), filling]).reshape(-1, self._per_class)

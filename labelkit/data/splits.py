@@ -1,7 +1,7 @@
-"""Which images are used, which of them are labeled, and which classes are old: the rules, and the split they make.
+"""Label splits: rules for which images are used, which of them are labeled, and which classes are old.
 
-A split is the only door through which labels reach training, which sees -1 for every image that it does not label. It
-is saved with a run and with the embeddings, keyed by sample id.
+Labels reach training only through a split; training sees -1 for every image that the split does not label. A split is
+saved with a run and with the embeddings, keyed by sample id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
 
-# classes that warnings name
+# Maximum number of classes that a warning names.
 _NAMED = 20
 
 
@@ -32,9 +32,9 @@ class Classes(NamedTuple):
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
-        given: (n,) bool, labels that may be used.
-        count: classes of the data set.
-        names: for messages; by default classes are called by their numbers.
+        given: (n,) bool, whether the label may be used.
+        count: number of classes of the data set.
+        names: class names for messages; without them classes are called by their numbers.
     """
 
     labels: NDArray[np.int64]
@@ -50,7 +50,7 @@ class Classes(NamedTuple):
 def _without_labels(
     classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
 ) -> tuple[str, ...]:
-    """Name the classes that have no label, and say what helps against a draw that left out some, if anything does."""
+    """Return a warning that names the classes without labels, with a remedy if another draw may reach them."""
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
@@ -107,17 +107,17 @@ def gcd_split(
     (``subsample_instances``), reproduced draw for draw.
 
     Args:
-        classes: of the data set.
+        classes: labels and classes of the data set.
         old_classes: classes to label; by default the first ``num_old_classes``.
-        num_old_classes: without ``old_classes``; by default half of the classes, rounded down.
+        num_old_classes: number of old classes without ``old_classes``; default: half of the classes, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
-        draw_order: (n,) rank of each image in the list that is drawn from; the order of the rows by default.
+        draw_order: (n,) rank of each image in the list to draw from; the order of the rows by default.
 
     Raises:
-        DatasetError: old or new classes that are not those of the data; no image would be labeled though the ratio
-            is positive.
+        DatasetError: old and new classes together are not those of the data, or no image would be labeled although
+            the ratio is positive.
     """
     old, new = _pick_old(classes.count, old_classes, num_old_classes, new_classes)
     pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
@@ -132,7 +132,7 @@ def gcd_split(
             "Choose other old classes, or raise the ratio.",
         )
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
-    # RandomState and this call are what the published splits were drawn with.
+    # The published splits were drawn with RandomState and exactly this call.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
     warnings = _without_labels(classes, old, labeled, drawn=True)
@@ -143,12 +143,12 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     """Label a few images of every class, as in semi-supervised learning.
 
     Args:
-        classes: of the data set.
+        classes: labels and classes of the data set.
         total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
         seed: seed of the draw.
 
     Raises:
-        DatasetError: a class has fewer images than asked, or the total is below the number of classes.
+        DatasetError: a class has too few images, or the total is below the number of classes.
     """
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
@@ -177,10 +177,10 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
 def class_halves_split(classes: Classes) -> LabelSplit:
     """Label the first half of the classes, as in metric learning, which tests on the second half.
 
-    With an odd number the second half is larger. Training uses the labeled images alone.
+    With an odd number of classes the second half is larger. Training uses only the labeled images.
 
     Raises:
-        DatasetError: fewer than 2 classes, or no image in the first half.
+        DatasetError: there are fewer than 2 classes, or the first half has no image.
     """
     if classes.count < 2:
         raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use a set with at least 2 classes.")
@@ -197,7 +197,7 @@ def given_split(classes: Classes) -> LabelSplit:
     """Use exactly the labels of the data set, with the labeled classes as old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
-    # classes that are held out whole have no image here, and need no label
+    # classes that are held out entirely have no image here and need no label
     warnings = _without_labels(classes, [i for i in new if (classes.labels == i).any()], classes.given)
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
@@ -218,11 +218,11 @@ class LabelSplit:
 
     Attributes:
         kind: name of the rule.
-        labeled: (n,) bool, training may use the label of this image.
+        labeled: (n,) bool, whether training may use the label of this image.
         old_classes: classes with labels, in the order of the training classes.
-        new_classes: the others, continuing that order.
+        new_classes: the other classes, continuing that order.
         params: arguments of the rule, as plain JSON values.
-        warnings: what a user should know, in sentences.
+        warnings: sentences to show to the user.
 
     Raises:
         ValueError: a class occurs twice.
@@ -244,14 +244,14 @@ class LabelSplit:
 
     @property
     def class_order(self) -> tuple[int, ...]:
-        """Data set class of each training class, old classes first."""
+        """Return the data set class of each training class, old classes first."""
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return the labels that training may use, -1 for all other images.
 
         Args:
-            labels: (n,) int64 classes of the data set; not looked at where ``labeled`` is false.
+            labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
 
         Returns:
             (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
@@ -288,16 +288,16 @@ class LabelSplit:
 def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
     """Draw the images to hold out, the same share of each class.
 
-    The total is ``share * n`` rounded up; classes get their part of it by largest remainder (of equal ones the first),
-    and keep one image at least.
+    The total is ``share * n`` rounded up; it is divided among classes by largest remainder (ties go to the first
+    class), and each class keeps at least one image.
 
     Args:
         labels: (n,) int64 classes; -1 counts as a class.
-        share: in ``(0, 1)``.
+        share: share of the images, in ``(0, 1)``.
         seed: seed of the draw.
 
     Returns:
-        rows to hold out, increasing.
+        Rows to hold out, increasing.
     """
     classes = np.asarray(labels, dtype=np.int64)
     values, sizes = np.unique(classes, return_counts=True)
@@ -319,7 +319,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
     """Return the sorted numbers of the classes to hold out; see :func:`classes_by_name`.
 
     Raises:
-        DatasetError: a word that stands for no class, or all classes are chosen or none.
+        DatasetError: a word stands for no class, or all classes or none are chosen.
     """
     chosen, count = classes_by_name(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
@@ -334,10 +334,10 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
 def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
     """Read class names from a text file if the only word is its name, otherwise return the words.
 
-    A class of this name comes before the file.
+    A class with this name takes precedence over the file.
 
     Raises:
-        DatasetError: the file cannot be read, or has no line.
+        DatasetError: the file cannot be read, or has no nonempty line.
     """
     if len(words) != 1 or not words[0].endswith(".txt") or words[0] in class_names:
         return words
@@ -359,14 +359,14 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
 
     Args:
         words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
-            of names, numbers from 0 and ranges of them, a name first where it is one.
+            of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name.
         class_names: name of class i.
 
     Returns:
-        class numbers, increasing.
+        Class numbers, increasing.
 
     Raises:
-        DatasetError: a word that stands for no class.
+        DatasetError: a word stands for no class.
     """
     count = len(class_names)
     if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
@@ -388,7 +388,7 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
 
 
 def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
-    """Classes of one name, pattern, number or range."""
+    """Return the classes that a name, pattern, number or range stands for."""
     found = {i for i, name in enumerate(class_names) if name == word}
     if found:
         return found
@@ -404,10 +404,10 @@ def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray
     Args:
         labels: (n,) int64 classes; -1 counts as a class.
         splits: (n,) int, split of each row; -1 counts as a split.
-        count: rows of each class in each split at most, >= 1.
+        count: maximum number of rows of each class in each split, >= 1.
 
     Returns:
-        rows kept, increasing.
+        Kept rows, increasing.
     """
     seen: dict[tuple[int, int], int] = {}
     kept = []
@@ -422,14 +422,14 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
     """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
     Args:
-        largest: images of class 0, a fraction where it is the mean size of unequal classes.
+        largest: number of images of class 0; may be fractional if it is the mean size of unequal classes.
         num_classes: number of classes, at least 1.
-        imbalance_factor: smallest over largest class, in ``(0, 1]``.
+        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``.
 
     Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
     """
     exponents = np.arange(num_classes) / max(num_classes - 1, 1)
-    # The small addend keeps exact integers (500 * 0.01) from falling below themselves.
+    # The small term keeps rounding errors from lowering exact integers such as 500 * 0.01.
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
 
 
@@ -437,13 +437,13 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
     """Choose a long-tailed subset of the images, with exponentially decreasing class sizes.
 
     Args:
-        classes: of the data set; images without a label that may be used are left out.
-        imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
+        classes: labels and classes of the data set; images without a usable label are left out.
+        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``, e.g. 0.01.
         seed: seed of the draw.
 
     Returns:
-        rows kept, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all that it has
-        if these are fewer (as in SVHN, whose classes are not equally large).
+        Kept rows, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all its images
+        if it has fewer (as in SVHN, whose classes are not equally large).
 
     Raises:
         DatasetError: a class would be left empty.

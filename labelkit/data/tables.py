@@ -1,8 +1,8 @@
-"""A CSV file that names images, labels and splits as a data set, and the one rule by which a label names a class.
+"""Data sets from a CSV file of images, labels and splits, and the rule by which a label names a class.
 
-The rule is for CSV, tar, Parquet and imported rows. Spaces around a label do not count, letters with accents are equal
-however they are composed, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
-class. Files that a user names are read without waiting.
+The rule applies to CSV, tar, Parquet and imported rows. Spaces around a label are ignored, accented letters are equal
+in either Unicode form, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
+class. Reading a file that a user names never waits, as it would for a pipe.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ PATH_COLUMNS: Final = (
     "sample_id",
     "path_escaped",
 )
-"""Headers of the column of paths, the first that is there; capitals do not matter."""
+"""Possible headers of the column of paths, of which the first existing one is used; case does not matter."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category")
-"""Headers of the column of labels: ``label``, else the only one of the others that is there."""
+"""Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
 FILE_COLUMN: Final = "sha256"
-"""Header of the SHA-256 of the image file in tables of ``start``."""
+"""Header of the column with the SHA-256 of the image file in tables that ``start`` writes."""
 GUESSED_KINDS: Final = ("known", "new", "unsure")
-"""Of ``labels.csv`` and what ``predict`` writes: the label of such a row is a guess."""
+"""Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
 _DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
@@ -74,7 +74,7 @@ class _CsvRow:
 
 
 def _raise_faults(where: str, faults: Sequence[str]) -> None:
-    """Raise all that is wrong with a file in one, so that all of it can be mended at once; nothing without faults."""
+    """Raise one error with all faults of a file, so that they can be corrected together; nothing without faults."""
     if not faults:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
@@ -89,14 +89,14 @@ def _raise_faults(where: str, faults: Sequence[str]) -> None:
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
     """List the images in a CSV file with a column of paths, and optional columns of labels and ``split``.
 
-    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; where there is no such file, they
+    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; if no such file exists, they
     name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
-    folder of the CSV if all images are in it, else ``data_root`` if they are there, else the deepest folder that
-    holds all images. An empty label means unlabeled, an empty split none. Other columns are ignored. Class names are
-    sorted naturally (2 before 10), splits too, after train, val and test.
+    folder of the CSV if all images are in it, else ``data_root`` if they are all there, else the deepest folder that
+    contains all images. An empty label means unlabeled, an empty split none. Other columns are ignored. Class names
+    are sorted naturally (2 before 10), and so are splits after train, val and test.
 
     Raises:
-        DatasetError: every unreadable row, missing file or image with two labels, with its line number.
+        DatasetError: lists every unreadable row, missing file or image with two labels, with its line number.
     """
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
@@ -111,7 +111,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             written, file = next(iter(others.items()))
             notes.append(f"paths written in another way than their files: {len(others)}, first: {written} is {file}")
     homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
-    root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120 - str
+    root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120
     faults: list[str] = []
     by_id: dict[str, _CsvRow] = {}
     for row, file in zip(rows, files, strict=True):
@@ -140,18 +140,18 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
 
 
 def _file_of(written: str, folders: Sequence[Path]) -> Path:
-    """Return the file that a path names: below the first folder where it is there, else below the first of all."""
+    """Return the file that a path names: below the first folder in which it exists, else below the first folder."""
     files = [Path(os.path.normpath(folder / written)) for folder in folders]
     return next((file for file in files if is_there(file)), files[0])
 
 
 def _found_otherwise(missing: set[str], folders: Sequence[Path], table: Path) -> tuple[dict[str, Path], list[str]]:
-    """Return the images that paths name by the rule for all tables, and the images there are."""
+    """Return the images that missing paths name by the rule for all tables, and the names of all images."""
     others: dict[str, Path] = {}
     known: list[str] = []
     for folder in folders:
         images: list[str] = []
-        with contextlib.suppress(DatasetError):  # a folder that may not be listed has no image for us
+        with contextlib.suppress(DatasetError):  # a folder that cannot be listed counts as empty
             images = sorted(walk_images(folder))
         places, _ = find_paths(sorted(missing - others.keys()), images, table=table)
         others |= {written: folder / images[place] for written, place in places.items()}
@@ -168,19 +168,19 @@ def read_label_csv(
 ) -> dict[str, str]:
     """Read the labels of images from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
-    The images need not be there. Rows with an empty label are left out.
+    The images need not exist. Rows with an empty label are left out.
 
     Args:
         path: the file.
-        label_column: header of the column of labels; by default the usual one.
-        empty_ok: whether no row may have a label, or no row be there.
-        tell: is told, in sentences for people, which labels were taken for none or joined.
+        label_column: header of the column of labels; default: the usual one.
+        empty_ok: whether the file may have no labels, or no rows.
+        tell: receives sentences for people about labels that were read as none or joined.
 
     Returns:
-        class by path as it is written, in the order of the file.
+        Class by path as written, in the order of the file.
 
     Raises:
-        DatasetError: unreadable, no row with a label, or two labels for one path.
+        DatasetError: the file is unreadable, no row has a label, or a path has two labels.
     """
     found: dict[str, str] = {}
     faults: list[str] = []
@@ -213,21 +213,21 @@ def read_label_csv(
 def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
     """Read path, label and image SHA-256 of each labeled row of a CSV file.
 
-    The SHA-256 is empty where there is none. Unlike :func:`read_label_csv`, one path may have several labels, of files
-    that came one after the other.
+    The SHA-256 is empty if unknown. Unlike in :func:`read_label_csv`, one path may have several labels, for files
+    that replaced each other.
 
     Raises:
-        DatasetError: unreadable.
+        DatasetError: the file is unreadable.
     """
     rows = _read_csv_rows(path, label_column, empty_ok=True).rows
     return [(row.path, row.label, row.file) for row in rows if row.label]
 
 
 def read_paths(path: Path) -> dict[str, str]:
-    """Read the label of each path in a CSV file; the label is empty where there is none, or no column of labels.
+    """Read the label of each path in a CSV file; the label is empty if it or the column of labels is missing.
 
     Raises:
-        DatasetError: unreadable.
+        DatasetError: the file is unreadable.
     """
     rows = _read_csv_rows(path, needs_labels=False, empty_ok=True).rows
     return {row.path: row.label or "" for row in rows}
@@ -235,7 +235,7 @@ def read_paths(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CsvTable:
-    """The rows of a CSV file; ``label_column`` is empty where there is none, for the reason in ``label_fault``."""
+    """Rows of a CSV file; if there is no column of labels, ``label_column`` is empty and ``label_fault`` says why."""
 
     rows: list[_CsvRow]
     label_column: str
@@ -266,7 +266,7 @@ def _read_csv_rows(
         raise DatasetError(where, f"line 1: column {repeated[0]!r} occurs twice", _HEADER_REMEDY)
     at_label = header.index(found) if found else None
     at_split = header.index("split") if "split" in header and found != "split" else None
-    # what `start` and `predict` write; a column of this name alone may be anybody's
+    # tables that `start` and `predict` write; any table may have a column named kind, but not both columns
     is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
     at_kind = header.index("kind") if is_ours else None
     at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
@@ -304,10 +304,10 @@ def _read_csv_rows(
 
 
 def _opened(text: str, where: str) -> tuple[Any, list[str]]:
-    """Return a reader behind the header, and the names in it; columns are apart by commas, semicolons or tabs.
+    """Return a reader positioned after the header, and the column names.
 
     Raises:
-        DatasetError: there is no header, or no column of paths.
+        DatasetError: there is no header, or no column of paths with any of the delimiters comma, semicolon and tab.
     """
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
@@ -332,8 +332,8 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
 
     Args:
         header: names of all columns.
-        asked: the one that the user named.
-        others: columns that are known to hold classes; the only one of them is taken where no usual name is there.
+        asked: the column that the user named, if any.
+        others: columns known to contain classes; without a usual name, one of them is taken if it is the only one.
     """
     shown = ", ".join(header[:_COLUMNS_SHOWN]) + (", ..." if len(header) > _COLUMNS_SHOWN else "")
     by_lower = {name.lower(): name for name in reversed(header)}
@@ -358,7 +358,7 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 def is_there(path: Path) -> bool:
     """Return whether a path exists, treating an impossible name, such as one too long, as missing."""
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises if a name is too long
 
 
 def is_folder(path: Path) -> bool:
@@ -375,7 +375,7 @@ def read_table(path: Path) -> bytes:
     """Read the content of a regular file of at most 1 GiB.
 
     Raises:
-        DatasetError: no such file, no regular one (a pipe would be waited for), too large, unreadable.
+        DatasetError: the file is missing, not regular (reading a pipe would wait), too large, or unreadable.
     """
     where = str(path)
     try:
@@ -393,7 +393,7 @@ def read_table(path: Path) -> bytes:
 NO_LABEL: Final = frozenset(
     "-1 #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
 )
-"""What means that there is no label, as an empty one does: -1, and what pandas reads as missing."""
+"""Labels that mean the same as an empty one: -1, and the words that pandas reads as missing."""
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 

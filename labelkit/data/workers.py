@@ -1,4 +1,4 @@
-"""Read, decode, cut and resize planned batches in worker processes, or in a thread of this process."""
+"""Reading of planned batches: decoding, cropping and resizing in worker processes, or in a thread of this process."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from labelkit.data.views.transforms import cut_view
 from labelkit.errors import LabelkitError, ResourceError
 
 _LONGEST_SECONDS: Final = 3600
-"""For one item of a worker: one that ends is noticed, one that hangs would be waited for."""
+"""Time limit for one item of a worker: torch notices a worker that ends, but would wait for one that hangs."""
 
 _TORCH_SAYS: Final = ("DataLoader", "Too many open files")
-"""How errors begin that torch raises when it cannot hear of a worker."""
+"""Beginnings of the messages of errors that torch raises when it loses contact with a worker."""
 
 T = TypeVar("T")
 
-#: Where batches of other processes lie.
+#: Folder of the shared memory through which worker processes send batches.
 SHARED_MEMORY: Final = Path("/dev/shm")
 _MOST_WORKERS: Final = 8
 _FEW_IMAGES: Final = 500
@@ -52,7 +52,7 @@ class BatchPlan:
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
-    least_side: int | None = None  # to which a decoder may shrink
+    least_side: int | None = None  # shortest side to which a decoder may shrink
 
 
 @dataclass(slots=True)
@@ -62,22 +62,22 @@ class Crops:
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
     sizes: NDArray[np.int64]  # (b, 2)
-    partner_sizes: NDArray[np.int64]  # (b, 2), of the other images of pairs
+    partner_sizes: NDArray[np.int64]  # (b, 2), sizes of the second images of pairs
     bad: list[tuple[int, str]]
-    lost: list[tuple[int, str]]  # images whose pixels keep next to nothing of them
+    lost: list[tuple[int, str]]  # images whose decoding lost almost all content
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
 
 
 class _CropReader:
-    """Reads, decodes, cuts and resizes one planned batch."""
+    """Callable that reads, decodes, crops and resizes one planned batch."""
 
     def __init__(self, source: ImageSource, channels: Channels) -> None:
         self._source = source
         self._channels = channels
 
     def __call__(self, plan: BatchPlan) -> Crops:
-        """Return what became of a plan."""
+        """Return the crops for a plan."""
         b, c = len(plan.rows), self._channels
         crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
         boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
@@ -95,7 +95,7 @@ class _CropReader:
                 if plan.identify and (reason := encoded.lost_content(image)) is not None:
                     lost.append((row, reason))
             except BadImage as error:
-                # Reported, not raised: an exception loses its type on the way out of a worker.
+                # Reported, not raised, because an exception loses its type when it leaves a worker.
                 bad.append((row, error.reason))
                 continue
             sizes[i] = partner_sizes[i] = full
@@ -115,13 +115,13 @@ class _CropReader:
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
                 crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
-        # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
+        # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
         return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
 
 
 class _Items(Dataset[T | LabelkitError]):
-    """What a function reads for a plan; or the error it raised, as that loses its type on the way out of a worker."""
+    """Data set of the items read for plans; errors are returned as items, since raised ones would lose their type."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -149,7 +149,7 @@ def _only(items: list[T]) -> T:
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Prefetch the next item in a thread while the caller works with the current one."""
+    """Prefetch the next item in a thread while the caller processes the current one."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -161,8 +161,8 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 def worker_context() -> BaseContext:
     """Return the multiprocessing context of worker processes, forkserver if available, otherwise spawn.
 
-    A forkserver starts them from a clean process that has loaded this module once. Never as a copy of this process: it
-    would inherit locks of threads it does not have, and CUDA does not survive it.
+    A forkserver starts workers from a clean process that has loaded this module once. They are never forked from this
+    process: a fork would inherit locks of threads that it does not have, and CUDA does not work after a fork.
     """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
@@ -175,10 +175,10 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     """Return the number of decoding processes to start.
 
     Args:
-        asked: as many as this; ``None``: one per core, at most 8, and at most as many as ``/dev/shm`` has room for.
-        images: that are decoded in a pass; of few, none, since they are done before processes have started.
-        batch_bytes: of the images of a batch, as they come from a process.
-        say: gets a line if there is no room for all.
+        asked: the requested number; ``None``: one per core, at most 8, and at most as many as fit in ``/dev/shm``.
+        images: number of images decoded in a pass; few images are decoded before processes would have started.
+        batch_bytes: size in bytes of a batch of images that a process sends.
+        say: receives a message if shared memory limits the number.
     """
     if asked is not None or images < _FEW_IMAGES:
         return asked or 0
@@ -187,7 +187,7 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     if not SHARED_MEMORY.is_dir():  # not Linux
         return wanted
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
-    found = min(wanted, max(0, (room - 1) // 2))  # each process makes two batches ahead, and one is in use
+    found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
         say(f"{found} of {wanted} processes decode images, as {SHARED_MEMORY} has room for (docker run --shm-size=8g)")
     return found
@@ -199,10 +199,10 @@ def build_loader(
     """Build a PyTorch data loader that reads planned items.
 
     Args:
-        read: returns the item of a plan; pickled if there are workers.
-        plans: may be exchanged before each pass.
-        num_workers: processes that read; 0: a thread of this process does.
-        persistent: the processes live as long as the loader.
+        read: function that returns the item of a plan; pickled if there are workers.
+        plans: the plans; their iterator may be replaced before each pass.
+        num_workers: number of processes that read; 0: a thread of this process reads.
+        persistent: whether the processes live as long as the loader.
     """
     options: dict[str, Any] = {}
     if num_workers:
@@ -213,7 +213,7 @@ def build_loader(
         batch_sampler=plans,
         num_workers=num_workers,
         collate_fn=_only,
-        # its own: the loader draws a number at every pass, by default from the global generator
+        # its own generator: the loader draws a number in every pass, by default from the global generator
         generator=torch.Generator().manual_seed(0),
         **options,
     )
@@ -223,8 +223,8 @@ def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
     """Yield the items of a loader, re-raising the errors of its workers.
 
     Raises:
-        LabelkitError: reading one raised it.
-        ResourceError: a worker ended, could not start, or could not send what it read.
+        LabelkitError: reading an item raised it.
+        ResourceError: a worker ended, could not start, or could not send its result.
     """
     try:
         for item in loader if loader.num_workers else read_ahead(iter(loader)):
@@ -252,10 +252,10 @@ def _lost(reason: str) -> ResourceError:
 
 
 def _begin_worker(worker: int) -> None:
-    """End with the main process, and let no item get lost.
+    """Let a worker end together with the main process, and report items that it cannot send.
 
-    torch watches the parent, which is the clean process and lives as long as its children do. Python drops what a
-    queue cannot send, and the main process would wait for it.
+    torch watches the parent process, which here is the forkserver and lives as long as its children. Python drops
+    items that a queue cannot send, and the main process would wait for them.
     """
 
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
@@ -278,7 +278,7 @@ class Reader:
 
         Raises:
             DatasetError: an image could not be fetched.
-            ResourceError: a worker ended, or could not send what it read.
+            ResourceError: a worker ended, or could not send its result.
         """
         self._plans.plans = plans
         self.busy = True

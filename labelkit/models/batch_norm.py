@@ -1,4 +1,4 @@
-"""Statistics of batch normalization for a network that is not trained at the moment."""
+"""Batch normalization: statistics of the current batch, of all processes, or averaged over a pass."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def batch_statistics(module: nn.Module) -> Iterator[None]:
     """Normalize with the statistics of each batch inside a ``with`` block, leaving running statistics unchanged.
 
-    Running statistics of a network that was never trained say nothing; those of a batch do. Everything else (dropout)
-    keeps its mode, and so does normalization with ``keeps_statistics``, which is frozen.
+    Running statistics of an untrained network are meaningless, unlike those of a batch. Everything else (dropout)
+    keeps its mode, as do layers with ``keeps_statistics``, which are frozen.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
     layers = [layer for layer in layers if not getattr(layer, "keeps_statistics", False)]
@@ -32,7 +32,7 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
 
 
 class _Total(torch.autograd.Function):
-    """Sum over processes, with gradients; torch's own gives notice of its end."""
+    """Sum over processes, with gradients; torch's own function for this is deprecated."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -53,8 +53,8 @@ def _total(value: Tensor) -> Tensor:
 class SharedBatchNorm2d(nn.BatchNorm2d):
     """Batch normalization with statistics over the images of all processes, on any device.
 
-    So a step on several processes is that of one, to the last bits of float32. Torch's own (``SyncBatchNorm``) refuses
-    CPUs. In ``batch_statistics``, and with a single process, it is the usual one.
+    A step on several processes thus equals a step on one, up to the last bits of float32. Torch's own ``SyncBatchNorm``
+    does not support CPUs. In ``batch_statistics``, and with a single process, this layer acts as a ``BatchNorm2d``.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -68,14 +68,14 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         count = values.new_tensor(values.numel() / values.shape[1])
         dist.all_reduce(count)
         mean = _total(values.sum((0, 2, 3))) / count
-        # by differences: a mean of squares minus the square of the mean would lose digits
+        # from differences, because the mean of squares minus the squared mean would lose digits
         variance = _total((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, momentum)
             self.running_var.lerp_(variance * count / (count - 1), momentum)
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked += 1
-        # not F.batch_norm, which would take these for constants and give them no gradient
+        # not F.batch_norm, which would treat the statistics as constants without gradients
         normalized = (values - mean[:, None, None]) * torch.rsqrt(variance + self.eps)[:, None, None]
         if self.affine:
             normalized = normalized * self.weight[:, None, None] + self.bias[:, None, None]
@@ -83,7 +83,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 def share_statistics(module: nn.Module) -> None:
-    """Replace every ``BatchNorm2d`` in a module by one that shares statistics across processes, in place."""
+    """Replace every ``BatchNorm2d`` of a module in place by a layer that shares statistics across processes."""
     for name, child in module.named_children():
         if type(child) is nn.BatchNorm2d:
             shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
@@ -97,17 +97,17 @@ def share_statistics(module: nn.Module) -> None:
 class StatisticsSum:
     """Sums of batch statistics over a pass, from which running statistics of batch normalization are set.
 
-    A mean over batches, each weighted by its images, of the mean and the variance of the batch: the cumulative average
-    of torch (``momentum=None``), but for a last, smaller batch, and summed in float64 so that it can be shared out.
+    The mean and variance of each batch are averaged, weighted by its number of images. This is torch's cumulative
+    average (``momentum=None``) except for a smaller last batch, and summed in float64 so that processes can share it.
 
     Args:
-        network: whose layers to look at, in ``batch_statistics``.
+        network: network whose layers are observed, in ``batch_statistics``.
     """
 
     def __init__(self, network: nn.Module) -> None:
         found = (layer for layer in network.modules() if isinstance(layer, _BatchNorm))
         self._layers = [layer for layer in found if layer.running_mean is not None]
-        # where the batches are, from the first one on
+        # moves to the device of the batches with the first one
         self._sums = [torch.zeros(3, layer.num_features, dtype=torch.float64) for layer in self._layers]
 
     def __bool__(self) -> bool:
@@ -140,7 +140,7 @@ class StatisticsSum:
         """Set the running statistics of the layers to the collected averages.
 
         Args:
-            combine: sum over processes.
+            combine: function that sums a tensor over processes.
         """
         if not self._layers:
             return

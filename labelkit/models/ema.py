@@ -1,4 +1,4 @@
-"""A slow copy of a network: the exponential moving average of its weights; and a slow copy of that one."""
+"""Slow copies of a network: exponential moving averages of its weights, and of the weights of such a copy."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def ema_update(target: nn.Module, source: nn.Module, decay: float, *, buffers: L
     The parameters move one step toward the source.
 
     Args:
-        target: what moves; its parameters are float32.
+        target: the module to update; its parameters are float32.
         source: a module with the same parameters and buffers.
         decay: m in [0, 1).
-        buffers: ``copy`` takes all from the source, for a copy that does not run in training and so has no statistics
-            of its own (``google-research/mixmatch``); ``counters`` takes those that are not floating, so that a copy
-            that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
+        buffers: ``copy`` copies all from the source, for a target that does not run in training and has no statistics
+            of its own (``google-research/mixmatch``); ``counters`` copies only those that are not floating-point, so
+            that a target that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
 
     Raises:
         KeyError: the source lacks a parameter or buffer of the target.
     """
     parameters, sources = dict(target.named_parameters()), dict(source.named_parameters())
-    # all at once: a GPU takes a hundred small tensors in a few launches
+    # all at once, because a GPU then updates a hundred small tensors in a few launches
     if parameters:
         moved = [sources[name].to(value) for name, value in parameters.items()]
         torch._foreach_lerp_(list(parameters.values()), moved, 1 - decay)
@@ -80,7 +80,7 @@ class EMATeacher(nn.Module):
         """Move the teacher's weights one EMA step toward ``student``.
 
         Args:
-            student: a module with the parameters and buffers of the one copied.
+            student: a module with the parameters and buffers of the copied network.
 
         Raises:
             KeyError: it lacks one of them.
@@ -91,18 +91,18 @@ class EMATeacher(nn.Module):
 class StudentChain(nn.Module, Generic[T]):
     """A teacher that averages a student's weights, and a master that averages the teacher's (snowball).
 
-    The master follows once it is formed. Both are networks like the student and start equal to it. One that runs in
-    training mode keeps the batch statistics that it collects; one that never runs takes those of the network that it
-    follows.
+    The master is updated only after it is formed. Both are networks like the student and start equal to it. A copy that
+    runs in training mode keeps the batch statistics that it collects; a copy that never runs takes those of the network
+    that it follows.
 
     Args:
         student: the network to follow; it is copied and not changed.
-        with_master: make room for a master.
+        with_master: whether to allocate a master.
 
     Attributes:
         teacher: the average of the student.
-        slow_master: the average of the teacher, or ``None`` without room; meaningless before ``form_master``.
-        has_master: () bool, the master is formed.
+        slow_master: the average of the teacher, or ``None`` without a master; meaningless before ``form_master``.
+        has_master: () bool, whether the master is formed.
     """
 
     def __init__(self, student: T, *, with_master: bool) -> None:
@@ -110,9 +110,9 @@ class StudentChain(nn.Module, Generic[T]):
         self.teacher: T = slow_copy(student)
         self.slow_master: T | None = slow_copy(student) if with_master else None
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
-        # the same, without waiting for a GPU at every step; None: to be read
+        # copy of has_master that needs no waiting for a GPU at every step; None: unknown, to be read from the buffer
         self._is_formed: bool | None = False
-        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # torch does not say
+        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # untyped in torch
 
     @property
     def master(self) -> T | None:
@@ -146,11 +146,11 @@ class StudentChain(nn.Module, Generic[T]):
         """Move the teacher toward the student by one EMA step, then a formed master toward the teacher.
 
         Args:
-            student: after its step.
-            teacher_decay: in [0, 1).
-            master_decay: in [0, 1).
-            teacher_runs: the teacher ran in training mode in this step.
-            master_runs: likewise the master.
+            student: the student after its step.
+            teacher_decay: decay of the teacher, in [0, 1).
+            master_decay: decay of the master, in [0, 1).
+            teacher_runs: whether the teacher ran in training mode in this step.
+            master_runs: likewise for the master.
         """
         ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:
@@ -158,7 +158,7 @@ class StudentChain(nn.Module, Generic[T]):
 
 
 def _read_again(chain: nn.Module, keys: object) -> None:
-    """After a checkpoint was loaded: what was known of its buffers no longer holds."""
+    """Mark the copy of ``has_master`` as unknown after a checkpoint was loaded."""
     del keys
     assert isinstance(chain, StudentChain)
     chain._is_formed = None

@@ -1,8 +1,8 @@
-"""The part of a ViT that training never changes: what it makes of a view can be kept in place of the view.
+"""The part of a ViT that training never changes, whose output for a view can be cached in place of the view.
 
-In paired training the two views may need different tokens. Where the teacher's keys follow the student's queries in
-frozen blocks (FlipClass), the teacher's tokens before and after such a block depend on which student it meets; the
-student's tokens depend on nothing else, and are kept wherever the teacher looks at them.
+In paired training the two views may need different tokens. If the teacher's keys follow the student's queries in
+frozen blocks (FlipClass), the teacher's tokens from the first such block on depend on the paired student view. The
+student's tokens depend on nothing else, and are cached for every block in which the teacher uses them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class FrozenPart:
     """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image.
 
     Attributes:
-        blocks: for first and second view, the blocks whose input is kept, in order; the depth of the network stands for
-            what leaves its last block.
-        pooled: no token is needed, only the pooled features: nothing but heads is trained.
+        blocks: for the first and second view, the blocks whose input is cached, in order; the depth of the network
+            stands for the output of its last block.
+        pooled: whether only pooled features are needed, and no tokens, because only heads are trained.
     """
 
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
@@ -43,7 +43,7 @@ class FrozenPart:
         Args:
             net: the network.
             images: ``(b, c, h, w)`` float, normalized.
-            view: 0 or 1; ``None``: as they are looked at outside of training, where no key moves.
+            view: 0 or 1; ``None``: for use outside training, where no key moves.
 
         Returns:
             ``(b, k, t, f)`` tokens that enter the k blocks, ``(b, t, f)`` without a view, or ``(b, f)`` features if
@@ -77,13 +77,13 @@ def find_frozen_part(
 
     Args:
         vit: a timm ``VisionTransformer``.
-        grad_from_block: first block that is trained; its depth: none.
+        grad_from_block: first trained block; the depth of the network: none.
         moved_blocks: blocks in which the first view's keys follow the second view's queries.
-        train_stem: what comes before the blocks is trained.
+        train_stem: whether the layers before the blocks are trained.
 
     Raises:
-        ConfigError: nothing is frozen, or what is frozen changes from pass to pass (dropout, batch statistics).
-        UnsupportedBackboneError: another kind of network.
+        ConfigError: nothing is frozen, or the frozen part differs in each pass (dropout, batch statistics).
+        UnsupportedBackboneError: the network is not a supported ViT.
     """
     check_vision_transformer(vit)
     net: Any = vit
@@ -120,7 +120,7 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:
-    """Return whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
+    """Return whether a module or tensor comes after the frozen part: in a later block, or after all blocks."""
     parts = name.split(".")
     if parts[0] == "blocks":
         return len(parts) > 1 and int(parts[1]) >= grad_from_block

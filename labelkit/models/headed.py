@@ -1,4 +1,4 @@
-"""Networks with heads: a classifier on an embedding, several clusterings, or a head that was trained on rows."""
+"""Networks with heads: a classifier on an embedding, several clusterings, or a head trained on stored rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
 
     Args:
         backbone: any name of ``build_backbone``.
-        head: width of the embedding to a module from embeddings to scores.
-        num_classes: columns of the scores, c.
+        head: function from the width of the embedding to a module that maps embeddings to scores.
+        num_classes: number of columns of the scores, c.
         embed_dim: width of the embedding; ``None``: the backbone's features, without a linear layer.
-        embedding_bn: normalize the embedding over the batch.
-        seed: of all initial values.
+        embedding_bn: whether to apply batch normalization to the embedding.
+        seed: seed of all initial values.
         options: see `BackboneOptions`.
     """
 
@@ -66,9 +66,9 @@ class MultiHeadNetwork(BackboneNetwork):
 
     Args:
         backbone: any name of ``build_backbone``.
-        clusters: outputs of each head.
-        rotation: add a head that names the rotation of an image.
-        seed: of all initial values.
+        clusters: number of outputs of each head.
+        rotation: whether to add a head that predicts the rotation of an image.
+        seed: seed of all initial values.
         options: see `BackboneOptions`.
     """
 
@@ -85,7 +85,7 @@ class MultiHeadNetwork(BackboneNetwork):
     ) -> None:
         super().__init__(backbone, seed=seed, **options)
         width = self.backbone.info.feature_dim
-        # diversity of the clusterings comes from these initial values alone
+        # only these initial values make the clusterings differ
         with seeded_init(seed + 1):
             self.heads = nn.ModuleList(nn.Linear(width, k) for k in clusters)
             self.rotation = nn.Linear(width, NUM_ROTATIONS) if rotation else None
@@ -120,8 +120,8 @@ class HeadedNetwork(InferenceNetwork):
     """A network that embeds images, followed by a head that was trained on stored embeddings.
 
     Args:
-        base: what made the rows.
-        head: takes them where other networks take images.
+        base: the network that made the rows.
+        head: network that takes rows in place of images.
     """
 
     def __init__(self, base: InferenceNetwork, head: InferenceNetwork) -> None:

@@ -20,8 +20,8 @@ class LinearHeads(nn.Module):
 
     Args:
         dim: feature width f, >= 1.
-        num_classes: c, >= 1.
-        num_heads: >= 1.
+        num_classes: number of classes c, >= 1.
+        num_heads: number of heads, >= 1.
 
     Shape:
         - features: ``(b, f)`` float.
@@ -47,12 +47,12 @@ class CosineClassifier(nn.Module):
 
     Args:
         dim: feature width f, >= 1.
-        num_classes: c, >= 1.
+        num_classes: number of classes c, >= 1.
 
     Shape:
         - features: ``(b, f)`` float of any length; normalized here.
         - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1], before any temperature;
-          gradients reach features and prototypes. A zero feature gives zeros.
+          gradients reach features and prototypes. A zero feature yields zeros.
 
     Attributes:
         prototypes: ``(c, f)`` parameter; only its directions matter.
@@ -65,7 +65,7 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the cosine similarities (b, c) of features to the prototypes."""
-        # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times.
+        # float32 even under autocast, because a temperature of 0.04 magnifies errors 25 times.
         with without_autocast(features):
             features = F.normalize(promote(features), dim=-1)
             return F.linear(features, F.normalize(self.prototypes.to(features.dtype), dim=-1))
@@ -111,11 +111,11 @@ class DirectionLayer(nn.Module):
 
     Args:
         dim: width of the vectors, d.
-        num_outputs: k.
-        learn_lengths: whether the lengths g are trained; if not they stay 1, and all outputs are cosines.
+        num_outputs: number of outputs k.
+        learn_lengths: whether the lengths g are trained; otherwise they stay 1, and all outputs are cosines.
 
     Shape:
-        - vectors: ``(n, d)`` float of any length; normalized here, a zero vector gives zeros.
+        - vectors: ``(n, d)`` float of any length; normalized here, and a zero vector yields zeros.
         - returns: ``(n, k)`` float32 (float64 stays); gradients reach the vectors, directions and trained lengths.
 
     Source:
@@ -133,7 +133,7 @@ class DirectionLayer(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the outputs (n, k) for vectors (n, d)."""
-        # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times
+        # float32 even under autocast, because a temperature of 0.04 magnifies errors 25 times
         with without_autocast(vectors):
             unit = F.normalize(promote(vectors), dim=-1)
             rows = F.normalize(self.directions.to(unit.dtype), dim=-1)

@@ -1,4 +1,4 @@
-"""The base of every network that embeds: what embedding needs of it; backbones and raw pixels in this form."""
+"""The interface of every network that embeds images, and its implementations for backbones and raw pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InputSpec:
     Attributes:
         size: height and width in pixels.
         channels: 1 or 3.
-        mean, std: per channel, of values in [0, 1].
+        mean, std: normalization per channel, for values in [0, 1].
         resize_ratio: the shorter side is resized to ``size * resize_ratio`` before the center crop.
     """
 
@@ -41,7 +41,7 @@ class InferenceNetwork(nn.Module, ABC):
     Attributes:
         input_spec: image size, channels and normalization that the network expects.
         embed_dim: width of an embedding, d.
-        num_outputs: columns of ``classify``, 0 without a classifier.
+        num_outputs: number of columns of ``classify``, 0 without a classifier.
     """
 
     input_spec: InputSpec
@@ -61,17 +61,17 @@ class InferenceNetwork(nn.Module, ABC):
         """Compute unnormalized features (b, rows, cols, w) of each position of images (b, c, h, w).
 
         Args:
-            images: prepared as for ``embed``; of another size where the network can take it.
+            images: prepared as for ``embed``, or of another size that the network accepts.
 
         Raises:
             UnsupportedBackboneError: the network has no feature map.
-            ConfigError: images of a size that it cannot take.
+            ConfigError: the network does not accept images of this size.
         """
         del images
         raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector per image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, in one pass where the network can."""
+        """Return the results of ``embed`` and ``patch_features``, in one pass if the network supports it."""
         return self.embed(images), self.patch_features(images)
 
     @property
@@ -90,11 +90,11 @@ class BackboneOptions(TypedDict, total=False):
     Attributes:
         in_channels: 1 or 3; by default 3.
         image_size: side of the input in pixels; ``None``, the default: the backbone's.
-        pretrained: take the hub's weights; by default no.
-        weights: take those of this file.
+        pretrained: whether to use the hub's weights; by default no.
+        weights: file with the weights to use.
         mean, std: of images in [0, 1], one value per channel or one for all; ``None``, the default: the backbone's.
-        rows: rows of a store are embedded and no images, so that a small network stands in the backbone's place.
-        freeze_stages: first stages that stay as they are; by default none.
+        rows: shape of a small network in the backbone's place, if stored rows are embedded instead of images.
+        freeze_stages: number of first stages that are frozen; by default none.
     """
 
     in_channels: int
@@ -111,19 +111,19 @@ class BackboneNetwork(InferenceNetwork):
     """A network whose embedding is the pooled features of its backbone, and the base of networks that methods train.
 
     Args:
-        name: as for ``build_backbone``.
-        seed: of all initial values.
+        name: name of the backbone, as for ``build_backbone``.
+        seed: seed of all initial values.
         constructor: options of the backbone's own constructor.
-        options: others of the backbone; see `BackboneOptions`.
+        options: other options of the backbone; see `BackboneOptions`.
 
     Raises:
         ConfigError, CheckpointError: as ``build_backbone``.
-        ValueError: as many values of mean or std as the images have no channels.
+        ValueError: the number of values of mean or std is neither 1 nor the number of channels.
     """
 
-    #: what gives the embedding
+    #: name of the layer that outputs the embedding
     layer = "backbone"
-    #: whether images are resized to more than the input and cropped, as when the backbone was trained
+    #: whether images are resized to more than the input size and cropped, as in the backbone's training
     crops = True
 
     def __init__(
@@ -186,7 +186,7 @@ class PixelNetwork(InferenceNetwork):
         super().__init__()
         self.input_spec = InputSpec(size, channels, (0.0,) * channels, (1.0,) * channels)
         self.embed_dim = channels * size**2
-        # a parameter-free module has no device of its own
+        # gives the module, which has no parameters, a device
         self.register_buffer("scale", torch.ones(()), persistent=True)
 
     @property
@@ -203,7 +203,7 @@ def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[floa
     """Expand a single value, values per channel or the default to one value per channel.
 
     Raises:
-        ValueError: another number of values.
+        ValueError: the number of values is neither 1 nor the number of channels.
     """
     if values is None:
         return default

@@ -1,9 +1,9 @@
-"""Two views through one ViT; in chosen blocks the first view's keys follow the second's queries.
+"""Forward pass of two views through one ViT; in chosen blocks the first view's keys follow the second view's queries.
 
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
-Discovery", Sec. 4; the update itself is `labelkit.algorithms.attention`. View 0 (weak) is the
+Discovery", Sec. 4; the update itself is in `labelkit.algorithms.attention`. View 0 (weak) is the
 teacher, view 1 (strong) the student; both share all weights and the batch. Keys of an image
-meet queries of the same image, block and head only; nothing but the teacher's keys changes.
+interact only with queries of the same image, block and head; only the teacher's keys change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KeyUpdate:
         beta: sharpness of the attention from keys to queries, > 0; ``"auto"`` is 1 / sqrt(d).
         gamma_update: step size, >= 0.
         gamma_reg: weight of the regularization of the keys, >= 0.
-        space: what takes the step: ``"key"``, ``"token"`` or ``"literal"``.
+        space: space in which the step is taken: ``"key"``, ``"token"`` or ``"literal"``.
     """
 
     alpha: float = 0.0
@@ -81,38 +81,38 @@ def paired_forward(
 ) -> Tensor:
     """Compute the pooled features of both views, with the teacher's keys updated in the aligned blocks.
 
-    The network is used as it is: no hooks, no replaced methods. In evaluation mode, without
+    The network is used unmodified: no hooks, no replaced methods. In evaluation mode, without
     ``update``, or without ``align_blocks`` this is the plain forward pass of both views.
 
     Args:
         vit: timm ``VisionTransformer``; aligned and recorded blocks need its fused-qkv attention.
-            Any timm network will do while nothing is aligned or recorded and it is trained as a
-            whole or not at all.
+            Any timm network works if nothing is aligned or recorded and it is trained entirely
+            or not at all.
         weak: ``(b, c, h, w)`` float, the teacher's view.
         strong: ``(b, c, h, w)`` float, the student's view of the same images.
-        update: how keys move; ``None`` for not at all.
+        update: parameters of the key update; ``None``: keys do not move.
         align_blocks: 0-based indices of the blocks whose keys move, in any order.
-        grad_from_block: blocks below run without gradients. The values do not depend on it.
-        train_stem: keep gradients for what comes before the first block.
+        grad_from_block: earlier blocks run without gradients. The returned values do not depend on it.
+        train_stem: whether to keep gradients for the layers before the first block.
         record: filled in place, by block index, with detached ``()`` tensors averaged over images
             and heads: ``energy_align_before/after`` (per key token), ``energy_prior_before/after``,
             ``update_rel`` (norm of the change of the keys over their norm) and
             ``attn_to_query_entropy`` (in [0, 1]). Without ``update`` the energies are those of
             its defaults, for comparison. Costs a few percent; pass ``None`` otherwise.
-        record_blocks: which blocks to record; by default the aligned ones.
+        record_blocks: blocks to record; by default the aligned ones.
         collect: filled in place, by block index, with the teacher's keys and the student's queries,
             both ``(b, heads, t, head width)``, with their gradients, before any update.
-        collect_blocks: which blocks to collect.
-        kept: the views are what `labelkit.models.frozen_part` made of images, and not images.
+        collect_blocks: blocks to collect.
+        kept: the cached part, if the views are outputs of `labelkit.models.frozen_part` instead of images.
 
     Returns:
         ``(2b, f)`` features, teacher rows first.
 
     Raises:
-        ValueError: views of unequal shape.
-        ConfigError: a block index outside the network.
-        UnsupportedBackboneError: another kind of network or attention, or the update in token
-            space in a block that norms its keys.
+        ValueError: the views have different shapes.
+        ConfigError: a block index is outside the network.
+        UnsupportedBackboneError: unsupported network or attention, or an update in token space
+            in a block that normalizes its keys.
     """
     if kept is None and weak.shape != strong.shape:
         raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
@@ -159,7 +159,7 @@ def paired_forward(
         teachers = weak[:, 0].float()
         with torch.no_grad():
             for index in range(kept.blocks[0][0], first):
-                # the student's tokens are kept where the teacher looks at them
+                # the student's tokens are cached for the blocks in which the teacher uses them
                 others = students.get(index)
                 teachers = net.blocks[index](teachers) if others is None else special_block(index, teachers, others)
         tokens = torch.cat([teachers, students[first]])
@@ -180,7 +180,7 @@ def paired_forward(
 def freeze_backbone(
     vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
 ) -> list[str]:
-    """Freeze all of a ViT but the blocks from ``grad_from_block`` on.
+    """Freeze a ViT except for the blocks from ``grad_from_block`` on.
 
     Everything else is frozen, the final norm, class token, position embeddings and patch
     embedding included, unless ``train_stem``.
@@ -188,15 +188,15 @@ def freeze_backbone(
     Args:
         vit: a network with a list ``blocks``; any network if everything is to be trained.
         grad_from_block: first trainable block, 0-based.
-        train_stem: train everything; needs ``grad_from_block == 0``.
-        linear_probe: train nothing here; ``grad_from_block`` is not looked at.
+        train_stem: whether to train everything; needs ``grad_from_block == 0``.
+        linear_probe: whether to freeze everything; ``grad_from_block`` is then ignored.
 
     Returns:
         Names of the trainable parameters, in the order of the network.
 
     Raises:
-        ConfigError: no block is left to train and ``linear_probe`` is off, a negative block, or
-            ``train_stem`` with frozen blocks.
+        ConfigError: no block is left to train and ``linear_probe`` is off, the block is negative,
+            or ``train_stem`` is set with frozen blocks.
         UnsupportedBackboneError: the network has no blocks to choose from.
     """
     if linear_probe:
@@ -229,7 +229,7 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
     Args:
         depth: number of blocks, >= 1.
         kind: ``"deep"`` for fine-grained classes: 8 and 9 of 12; ``"middle"`` for coarse ones: 3
-            and 4 of 12. Other depths are scaled and rounded down; two that meet become one.
+            and 4 of 12. For other depths they are scaled and rounded down; equal ones are merged.
     """
     twelfths = {"deep": (8, 9), "middle": (3, 4)}
     return tuple(sorted({depth * part // 12 for part in twelfths[kind]}))
@@ -241,7 +241,7 @@ def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks"
     Args:
         blocks: 0-based indices.
         depth: number of blocks of the network.
-        name: the option they come from, for the message.
+        name: the option that contains the indices, for the message.
 
     Raises:
         ConfigError: an index is outside ``[0, depth)``.
@@ -267,17 +267,17 @@ def paired_block(
     """Run a timm ``Block`` with the keys of the first half (teacher) moved toward the second half's queries.
 
     Args:
-        vit: a network that `check_vision_transformer` has let pass for this block.
-        index: the block.
+        vit: a network that `check_vision_transformer` has accepted for this block.
+        index: index of the block.
         tokens: ``(2b, t, f)``, teacher rows first.
-        update: how keys move.
-        move: whether they do; else the block is only looked at.
+        update: parameters of the key update.
+        move: whether keys move; otherwise the block is only recorded.
         log: filled with the energies as in ``record`` of `paired_forward`.
         pair: filled with the teacher's keys before the move and the student's queries.
-        others: ``(b, t, f)``, the student's tokens; then ``tokens`` are the teacher's alone, and so is what returns.
+        others: ``(b, t, f)``, the student's tokens; ``tokens`` and the result are then the teacher's, ``(b, t, f)``.
 
     Returns:
-        ``(2b, t, f)``.
+        Output tokens of the block, ``(2b, t, f)``.
     """
     net: Any = vit
     block: Any = net.blocks[index]
@@ -310,7 +310,7 @@ def paired_block(
 
 
 def _energies(before: Tensor, after: Tensor, queries: Tensor, alpha: float, beta: float) -> BlockLog:
-    """Return the diagnostics of one block; every value is a mean over images and heads."""
+    """Return the diagnostics of one block, each a mean over images and heads."""
     num_keys = before.shape[2]
     log = {
         "energy_align_before": alignment_energy(queries, before, alpha=alpha, beta=beta).mean() / num_keys,
@@ -341,7 +341,7 @@ def _w_k(vit: nn.Module, index: int, space: UpdateSpace) -> Tensor | None:
 
 
 def _num_blocks(vit: nn.Module) -> int:
-    """Return the number of blocks; 0 for networks without a list of them."""
+    """Return the number of blocks; 0 for networks without a list of blocks."""
     blocks = getattr(vit, "blocks", None)
     return len(blocks) if isinstance(blocks, nn.Sequential | nn.ModuleList) else 0
 

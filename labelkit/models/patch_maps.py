@@ -1,6 +1,6 @@
-"""The feature map of a network: a grid of vectors instead of one for the whole image.
+"""The feature map of a network: a grid of vectors instead of one vector for the whole image.
 
-Transformers give their patch tokens after the last norm, convolutional networks their last maps.
+It consists of the patch tokens after the last norm of transformers, and of the last maps of convolutional networks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, find_patch_embedding
 
-# of torch's messages about convolutions and pools
+# Parts of torch's messages about images that are too small for convolutions and pools.
 _TOO_SMALL = ("output size is too small", "greater than actual input size")
 
 
@@ -20,18 +20,18 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     """Return the last feature map (b, rows, cols, f) of a network for images.
 
     Args:
-        net: has timm's ``forward_features``.
-        images: ``(b, c, h, w)`` float. A plain ViT takes other sizes than its own, in whole patches; its position
+        net: a network with timm's ``forward_features``.
+        images: ``(b, c, h, w)`` float. A plain ViT accepts other sizes than its own, in whole patches; its position
             embeddings are resampled, as with timm's ``dynamic_img_size``.
-        name: of the network, for messages.
+        name: name of the network, for messages.
 
     Returns:
-        ``(b, rows, cols, f)`` of the dtype of the forward pass; cell (i, j) is at row i from the top, column j from
+        ``(b, rows, cols, f)`` in the dtype of the forward pass; cell (i, j) is at row i from the top, column j from
         the left.
 
     Raises:
         UnsupportedBackboneError: its features have no rows and columns.
-        ConfigError: images of a size that it cannot take.
+        ConfigError: the network does not accept images of this size.
     """
     _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
@@ -39,7 +39,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     with any_image_size(net):
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
-        except AssertionError as error:  # how timm refuses a size
+        except AssertionError as error:  # raised by timm for a wrong size
             raise size_error(name, images, f"do not fit ({error})") from error
         except RuntimeError as error:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
@@ -53,16 +53,16 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
 
     Args:
         net: the network.
-        features: what it gave.
-        images: ``(b, c, h, w)``, what it was given.
-        name: of the network, for messages.
+        features: its output.
+        images: its input, ``(b, c, h, w)``.
+        name: name of the network, for messages.
 
     Returns:
         ``(b, rows, cols, f)``.
 
     Raises:
-        UnsupportedBackboneError: there are no rows and columns in it.
-        ConfigError: images of a size that it cannot take.
+        UnsupportedBackboneError: the features have no rows and columns.
+        ConfigError: the network does not accept images of this size.
     """
     grid = _checked_grid(net, images, name)
     if isinstance(features, Tensor) and features.ndim == 4:
@@ -83,7 +83,7 @@ def no_feature_map(name: str, problem: str) -> UnsupportedBackboneError:
 
 
 def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] | None:
-    """Rows and columns of patches; ``None`` for networks that do not cut images into patches."""
+    """Return the rows and columns of patches; ``None`` for networks that do not cut images into patches."""
     patches = find_patch_embedding(net)
     if patches is None:
         return None
@@ -103,7 +103,7 @@ def size_error(name: str, images: Tensor, problem: str) -> ConfigError:
 
 
 def _is_channels_last(net: Any, maps: Tensor) -> bool:
-    """Tell (b, h, w, f) from (b, f, h, w), by the width where that decides it, else by what timm says."""
+    """Return whether maps are (b, h, w, f) and not (b, f, h, w), by the width if unique, else by timm's format."""
     width = getattr(net, "num_features", None)
     first, last = maps.shape[1] == width, maps.shape[3] == width
     if first != last:

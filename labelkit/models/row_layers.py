@@ -1,7 +1,7 @@
-"""A small network on rows of a store, where an image network has its backbone.
+"""A small network on rows of a store, in place of the backbone of an image network.
 
-It adds to each row what its layers make of it. They begin with nothing, so that training starts from the rows as they
-are, and weight decay draws back to them.
+It adds the output of its layers to each row. This output starts at zero, so that training starts from the unchanged
+rows, and weight decay pulls back toward them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class RowShape:
     """Size of the network that is trained on stored embeddings: input width, layers and center.
 
     Attributes:
-        dim: numbers in a row, d.
-        layers: linear layers, 1 to 3.
-        width: between them; ``None``: d.
-        center: (d,) float32 mean of the rows, each brought to length 1; ``None``: zeros, for a checkpoint to fill.
+        dim: width of a row, d.
+        layers: number of linear layers, 1 to 3.
+        width: width between the layers; ``None``: d.
+        center: (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill.
     """
 
     dim: int
@@ -41,8 +41,8 @@ class RowLayers(nn.Module):
         shape: see `RowShape`.
 
     Shape:
-        - rows: ``(b, d)`` float of any length; a row of zeros stays where the center puts it.
-        - returns: ``(b, d)`` float. Before training it is the centered row, times the root of d.
+        - rows: ``(b, d)`` float of any length; a zero row is not normalized, only centered.
+        - returns: ``(b, d)`` float. Before training it is the centered row times the square root of d.
     """
 
     center: Tensor
@@ -60,7 +60,7 @@ class RowLayers(nn.Module):
 
     def forward_features(self, rows: Tensor) -> Tensor:
         """Map embeddings (b, d) to features (b, d)."""
-        # about 1 in size, as layers expect it
+        # values of about 1, as layers expect
         centered = (F.normalize(rows, dim=1) - self.center) * rows.shape[1] ** 0.5
         hidden = centered
         for number, layer in enumerate(self.layers):
@@ -79,7 +79,7 @@ class RowLayers(nn.Module):
 
 
 def build_row_backbone(shape: RowShape, seed: int) -> Backbone:
-    """Build a small network that takes stored embeddings, as images of one pixel with d channels."""
+    """Build a small network on stored embeddings, which count as images of one pixel with d channels."""
     with seeded_init(seed):
         layers = RowLayers(shape)
     name = f"head-{shape.layers}x{shape.width or shape.dim}"

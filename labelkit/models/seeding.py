@@ -1,4 +1,4 @@
-"""Fresh weights from a seed, with the global generator left as it was."""
+"""Initial weights from a seed, without changing the global generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def seeded_init(seed: int) -> Iterator[None]:
     """Draw initial weights on the CPU from ``seed`` inside a ``with`` block, and restore the generator after.
 
     Args:
-        seed: in ``[0, 2**63)``. The same seed gives the same weights wherever this runs.
+        seed: in ``[0, 2**63)``. The same seed yields the same weights on every machine.
     """
     with torch.random.fork_rng(devices=()):
         # torch.manual_seed would also reseed every GPU.

@@ -1,8 +1,8 @@
-"""Embeddings side by side: of several networks, each of length 1, or class tokens of several blocks of one.
+"""Concatenated embeddings: of several networks, each of length 1, or class tokens of several blocks of one network.
 
-What one network does not see, another one does. Published linear classifiers take class tokens of several blocks.
-Source: ``facebookresearch/dino:eval_linear.py``: of ViT-S the class tokens of the last four blocks, of ViT-B that of
-the last one and the mean of its patches; all behind the last norm.
+Different networks capture different properties. Published linear classifiers use class tokens of several blocks.
+Source: ``facebookresearch/dino:eval_linear.py``: the class tokens of the last four blocks for ViT-S, the class token of
+the last block and the mean of its patches for ViT-B; all after the last norm.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from labelkit.models.backbones.vit import block_tokens, check_vision_transformer
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, InputSpec
 
 SEPARATOR = "+"
-"""Between the names of networks that embed side by side."""
+"""Separator of the names of networks whose embeddings are concatenated."""
 SIDE_BY_SIDE = "backbones side by side"
-"""The layer of their embeddings."""
+"""Layer name that is recorded for concatenated embeddings."""
 
 
 class SideBySide(InferenceNetwork):
     """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
 
     Args:
-        networks: two or more, of as many channels.
+        networks: two or more networks with equal numbers of channels.
     """
 
     def __init__(self, networks: Sequence[BackboneNetwork]) -> None:
@@ -78,12 +78,12 @@ class JoinedTokens(InferenceNetwork):
 
     Args:
         inner: a network on a plain ViT.
-        last_blocks: blocks whose class tokens are taken, the deepest last.
-        mean_patch: append the mean of the patches of the last block.
+        last_blocks: number of last blocks whose class tokens are used, the deepest last.
+        mean_patch: whether to append the mean of the patches of the last block.
 
     Raises:
-        ConfigError: it has no backbone, or fewer blocks.
-        UnsupportedBackboneError: that is no plain ViT, or has no class token.
+        ConfigError: it has no backbone, no class token, or fewer blocks.
+        UnsupportedBackboneError: its backbone is not a plain ViT.
     """
 
     def __init__(self, inner: InferenceNetwork, last_blocks: int, *, mean_patch: bool) -> None:

@@ -1,1 +1,1 @@
-"""How papers judge: detection, segmentation, tracking, probes, multi-label classification."""
+"""Evaluation protocols of papers: detection, segmentation, tracking, probes, multi-label classification."""

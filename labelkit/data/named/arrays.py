@@ -1,6 +1,6 @@
-"""Sets that are kept as arrays in a few files: digits of scikit-learn, CIFAR, SVHN, STL-10.
+"""Named sets stored as arrays in a few files: digits of scikit-learn, CIFAR, SVHN, STL-10.
 
-The functions are readers of rows of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+The functions are the readers of entries of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _listing(
     id_format: str = "{}/{:05d}.png",
     **facts: Any,
 ) -> ImageDataset:
-    """List numbered images: labels by split in the order of the rows, and the format of an id of split and number."""
+    """List numbered images from the labels of each split, in row order; ids are formatted from split and number."""
     ids = [id_format.format(split, i) for split, part in labels.items() for i in range(len(part))]
     splits = np.repeat([split_names.index(split) for split in labels], [len(part) for part in labels.values()])
     joined = np.concatenate(list(labels.values()))
@@ -68,11 +68,11 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
     """List CIFAR-10 or CIFAR-100 from the Python files, whose MD5 torchvision verifies.
 
-    A folder ``<name>/{train,test}/<class>/`` of extracted images is taken as well.
+    A folder ``<name>/{train,test}/<class>/`` of extracted images is accepted as well.
 
     Raises:
-        DatasetAbsent: not there and not to be fetched.
-        DatasetError: the download failed; files are damaged.
+        DatasetAbsent: the set is missing and may not be downloaded.
+        DatasetError: the download failed, or files are damaged.
     """
     folder = data_root / spec.name
     if (folder / "train").is_dir() and (folder / "test").is_dir():
@@ -109,7 +109,7 @@ def _published_cifar(spec: DatasetSpec) -> Any:
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List SVHN, house numbers of 32 x 32 pixels, where the class is the digit (the files call 0 ten).
+    """List SVHN, house numbers of 32 x 32 pixels, where the class is the digit (0 has label 10 in the files).
 
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     leave them out.
@@ -136,7 +136,7 @@ class BinarySource:
     Attributes:
         files: the files.
         file_of: (n,) int64, file of each row.
-        record_of: (n,) int64, which image of the file it is.
+        record_of: (n,) int64, position of each row's image in its file.
     """
 
     files: tuple[Path, ...]
@@ -158,7 +158,7 @@ class BinarySource:
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List STL-10 with its ``unlabeled`` split if present, where the class is the number in the files minus 1.
 
-    Images are read one by one: torchvision would read all of it, 3 GB, to list it.
+    Images are read one by one; torchvision would read the whole set, 3 GB, to list it.
     """
     class_names = tuple(filter(None, read_lines(root / "class_names.txt")))
     order = [name for name in ("test", "train", "unlabeled") if (root / f"{name}_X.bin").is_file()]

@@ -1,6 +1,6 @@
-"""Which classes of a named data set are old and which are new on the published benchmarks.
+"""Old and new classes of named data sets, as published benchmarks define them.
 
-The lists are data, one JSON file per set in ``class_lists/``, each with its source.
+The lists are JSON files in ``class_lists/``, one per set, each with its source.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class BenchmarkClasses:
 
     Attributes:
         source: where the list comes from.
-        num_classes: classes in all.
+        num_classes: total number of classes.
         old_classes: classes with labels, in published order: training class i is the i-th of them.
         new_classes: the other classes, continuing that order.
-        folder_names: name of the folder of each class, where that is fixed (ImageNet); else empty.
+        folder_names: name of the folder of each class, if it is fixed (ImageNet); else empty.
     """
 
     source: str
@@ -32,14 +32,14 @@ class BenchmarkClasses:
     folder_names: tuple[str, ...]
 
     def check(self, name: str, num_classes: int) -> None:
-        """Raise an error if the data have another number of classes than the benchmark.
+        """Raise an error if the data have a different number of classes than the benchmark.
 
         Args:
-            name: the data set, for the message.
-            num_classes: classes that the data have.
+            name: name of the data set, for the message.
+            num_classes: number of classes of the data.
 
         Raises:
-            DatasetError: it is not the number of classes that the list is for.
+            DatasetError: the numbers differ.
         """
         if num_classes != self.num_classes:
             raise DatasetError(
@@ -78,5 +78,5 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
 
 
 def _numbers(record: list[int] | dict[str, int]) -> tuple[int, ...]:
-    """A list, or all from ``first`` to ``last``."""
+    """Return the numbers of a list, or all numbers from ``first`` to ``last``."""
     return tuple(range(record["first"], record["last"] + 1)) if isinstance(record, dict) else tuple(record)

@@ -1,4 +1,4 @@
-"""The generated data sets: listed at once, drawn when they are first read, kept in the user's cache."""
+"""Generated data sets: listed immediately, drawn when first read, and stored in the user's cache."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from labelkit.data.named.layouts import DatasetSpec
 
 SEED: Final = 0
 _BLOCK: Final = 100
-# Of the drawing rules and of the files; a change of them must not find what the old ones drew.
+# Version of the drawing rules and the file format; raise it on changes, so that older drawings are not found.
 _VERSION: Final = 2
 
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 _SHAPES: Final = ("background", *scenes.SHAPES)
-# What is drawn for a set, and what the values of its masks mean; none where they number the objects of a film.
+# For each set, what to draw and the names of the mask values; no names if the values number the objects of a video.
 _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "scene_objects": (scenes.OBJECTS, _SHAPES),
     "scenes": (scenes.SCENES, _SHAPES),
@@ -39,12 +39,12 @@ _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedRows:
-    """Images or masks of a generated data set; a block of neighbors is drawn, or read from the cache, at a time.
+    """Images or masks of a generated data set, drawn or read from the cache in blocks of consecutive rows.
 
     Attributes:
-        source: what is drawn.
+        source: kind of drawing, such as ``scenes.SCENES``.
         splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
-        numbers: (n,) int64, its number in the split.
+        numbers: (n,) int64, number of each row in its split.
         masks: whether these are the masks.
     """
 
@@ -63,7 +63,7 @@ class GeneratedRows:
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
     """List a generated data set without drawing its images; see ``DatasetSpec.reader``.
 
-    Image i of a split is the same whatever the number of images is.
+    Image i of a split does not depend on the number of images.
     """
     source, mask_classes = _SETS[spec.name]
     rows = []
@@ -73,7 +73,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
             if source == scenes.VIDEOS:
                 name = "{:05d}/{:02d}".format(*divmod(number, scenes.NUM_FRAMES))
             rows.append((f"{split}/{name}.png", scenes.SPLITS.index(split), number))
-    rows.sort()  # as listed, so that masks follow images
+    rows.sort()  # in the order of the listing, so that masks match images
     splits, numbers = (np.array(column, dtype=np.int64) for column in list(zip(*rows, strict=True))[1:])
     labels = np.full(len(rows), -1, dtype=np.int64)
     if source == scenes.OBJECTS:
@@ -94,16 +94,16 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     )
 
 
-@cache  # for what this process reads
+@cache  # blocks read by this process stay in memory
 def _read_block(source: int, split: int, block: int) -> Block:
-    """Return a block of images from the cache, or draw it and keep it there."""
+    """Return a block of images and masks from the cache, or draw it and store it there."""
     path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"
-    # whatever is wrong with a damaged file, it is drawn again, with the same bytes
+    # a damaged file is drawn again, with the same content
     with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), path.open("rb") as file:
         kept = np.load(file)
         return kept["images"], kept["masks"]
     images, masks = _draw_block(source, split, block)
-    # a cache that cannot be written costs time and nothing else
+    # a cache that cannot be written only costs time
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{secrets.token_hex(4)}-{path.name}")

@@ -1,4 +1,4 @@
-"""A named data set: where it lies, what of it is there, and what to do when something is not.
+"""Layouts of named data sets: where their files are expected, which of them exist, and remedies for missing ones.
 
 Nothing is decoded: folders are listed, and the lists that come with a set are read.
 """
@@ -31,7 +31,7 @@ class Count:
 
     Attributes:
         low: smallest number that agrees.
-        high: largest; ``None`` if it is ``low``.
+        high: largest number that agrees; ``None`` if it is ``low``.
     """
 
     low: int
@@ -50,26 +50,26 @@ class DatasetSpec:
     """Specification of a named data set: its files, splits, license and reader.
 
     Attributes:
-        name: what ``--dataset`` says.
-        summary: one line.
-        purpose: what it is used for here.
+        name: name of the set for ``--dataset``.
+        summary: description in one line.
+        purpose: its use in labelkit.
         source_url: where it comes from.
-        reader: ``module:function`` below ``labelkit.data``, imported on first use: from the row and the set's folder
-            to the listing, which may fail with ``KeyError``, ``ValueError`` or ``IndexError`` where lists are damaged.
+        reader: ``module:function`` below ``labelkit.data``, imported on first use. It turns the specification and the
+            set's folder into the listing, and may raise ``KeyError``, ``ValueError`` or ``IndexError`` if lists are
+            damaged.
         num_images: published number of images of each split, in the order of the splits.
         license: its terms, as far as its authors state them.
         num_classes: number of classes of images, 0 = images have no label.
         num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
         num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
-        folders: names of its folder in the data root, the usual one first; none: it is made here, not read.
-        files: what must be in that folder, the most telling one first; folders end with ``/``, alternatives stand
-            behind ``|``.
-        archives: official archives.
-        fetch: how to get it, as the start of a sentence that ends with the data root; default: its archives from its
-            source.
-        made: how a set is made that is not read.
-        can_download: labelkit can fetch it.
-        fewest_class_folders: how many of its class folders must be in ``train/``, to tell it from any other folder.
+        folders: names of its folder in the data root, the usual one first; empty if labelkit makes the set.
+        files: files required in that folder, the most characteristic first; folders end with ``/``, and ``|`` separates
+            alternatives.
+        archives: names of the official archives.
+        fetch: instructions, as the start of a sentence that ends with the data root; default: its archives and source.
+        made: how the set is made, if it is not read from files.
+        can_download: whether labelkit can download it.
+        fewest_class_folders: number of its class folders that ``train/`` must have to distinguish it from other sets.
     """
 
     name: str
@@ -92,7 +92,7 @@ class DatasetSpec:
 
     @property
     def needs(self) -> list[list[str]]:
-        """Required ``files``, each as a list of alternative names."""
+        """Return the required ``files``, each as a list of alternative names."""
         return [names.split("|") for names in self.files]
 
     @property
@@ -106,11 +106,11 @@ class DatasetSpec:
         """Load the listing of the data set from the data root.
 
         Args:
-            data_root: where it lies.
-            download: fetch a set that is not there, if labelkit can.
+            data_root: folder of the named sets.
+            download: fetch a missing set, if labelkit can.
 
         Raises:
-            DatasetAbsent, DatasetIncomplete: it is not there, not unpacked, or lacks files that its lists name.
+            DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks files that its lists name.
             DatasetError: files are damaged, or lists contradict each other.
         """
         module, _, function = self.reader.partition(":")
@@ -137,7 +137,7 @@ class DatasetSpec:
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder holds this data set and not another one with the same files."""
+        """Return whether a folder contains this data set and not another one with the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -149,7 +149,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """Entry of one image in the official list of a data set, with label -1 for none."""
+    """Entry of one image in the official list of a data set; label -1 means none."""
 
     sample_id: str
     label: int
@@ -159,11 +159,11 @@ class Listed(NamedTuple):
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     """Find the folder of a named data set below the data root.
 
-    It lies in the data root or in ``<data root>/<name>/``, or is one of these itself.
+    It is in the data root or in ``<data root>/<name>/``, or is one of these folders itself.
 
     Raises:
         DatasetIncomplete: it is not unpacked, or lacks files.
-        DatasetAbsent: nothing of it is there.
+        DatasetAbsent: none of its files exist.
     """
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
     places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
@@ -181,7 +181,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     if started:
         nearest = min(started, key=lambda place: len(spec.missing_files(place)))
         if not (missing := spec.missing_files(nearest)):
-            return nearest  # its folders are there, so what they hold will say what is wrong
+            return nearest  # its folders exist, so reading them will find the fault
         problem = f"expected {needs}; missing: {', '.join(missing)}"
         raise DatasetIncomplete(str(nearest), problem, spec.remedy(data_root))
     there = "" if data_root.is_dir() else " (no such folder)"
@@ -209,20 +209,20 @@ def list_files(
     """Build a data set from official lists of its images, in any order.
 
     Args:
-        name: of the set.
+        name: name of the set.
         root: its folder.
         listed: every image, in the order of the lists.
         split_names: names of the splits.
         class_names: name of class i.
-        remedy: what to do about faults.
+        remedy: remedy for faults, for messages.
 
     Raises:
         DatasetError: the lists name an image twice.
-        DatasetIncomplete: images that the lists name are not there.
+        DatasetIncomplete: images that the lists name are missing.
     """
     if not listed:
         raise DatasetError(str(root), "names no images", remedy)
-    # a million names: whole columns, and no call for each
+    # whole columns, because a call for each of a million names would be slow
     names, labels, splits = zip(*listed, strict=True)
     if len(set(names)) < len(names):
         twice, count = Counter(names).most_common(1)[0]
@@ -261,14 +261,14 @@ def attach_masks(
     """Add mask files to the images of a data set.
 
     Args:
-        dataset: its images; they are files below ``root``.
-        mask_of: sample id to the name of its mask, relative to the same folder.
-        meaning: value of a pixel to its class; values that are not in it are errors.
+        dataset: the images, which are files below ``root``.
+        mask_of: maps a sample id to the name of its mask, relative to the same folder.
+        meaning: maps the value of a pixel to its class; other values are errors.
         mask_classes: see ``ImageDataset``.
-        remedy: what to do about images without mask.
+        remedy: remedy for images without mask, for messages.
 
     Raises:
-        DatasetIncomplete: images without mask.
+        DatasetIncomplete: images have no mask.
     """
     root = dataset.root
     assert root is not None
@@ -301,8 +301,8 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
     """Return the image files of each class folder, in any order, following links.
 
     Args:
-        folder: holds the class folders.
-        wanted: folders to look into; the others count as empty. All by default.
+        folder: folder that contains the class folders.
+        wanted: class folders to list; the others count as empty. All by default.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -326,7 +326,7 @@ def read_table(path: Path) -> dict[str, str]:
     """Read a text file of ``<key> <value>`` lines, where the value may contain spaces.
 
     Raises:
-        DatasetError: unreadable, not UTF-8, empty, a line without value, or a key twice.
+        DatasetError: the file is unreadable, not UTF-8 or empty, a line has no value, or a key occurs twice.
     """
     table: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -345,7 +345,7 @@ def read_lines(path: Path) -> list[str]:
     """Read the lines of a text file, with trailing whitespace stripped.
 
     Raises:
-        DatasetError: unreadable, or not UTF-8.
+        DatasetError: the file is unreadable or not UTF-8.
     """
     try:
         return [line.rstrip() for line in read_bytes(path).decode().splitlines()]
@@ -359,14 +359,14 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     """Read variables from a MATLAB file (version 4 to 7.2), with axes of length 1 removed.
 
     Raises:
-        DatasetError: damaged, or without one of the variables.
+        DatasetError: the file is damaged, or lacks one of the variables.
     """
     from scipy.io import loadmat
 
     try:
         content = loadmat(path, squeeze_me=True, variable_names=list(variables))
     except Exception as error:
-        # A damaged file makes the reader trip over anything: ValueError, TypeError, zlib.error, struct.error and more.
+        # On damaged files the reader raises many kinds of errors: ValueError, TypeError, zlib.error, struct.error, ...
         problem = f"cannot be read as a MATLAB file: {error}"
         raise DatasetError(str(path), problem, "Download or unpack it again.") from error
     if missing := [name for name in variables if name not in content]:
@@ -382,7 +382,7 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> s
 
 
 def abbreviate_names(names: Sequence[str]) -> str:
-    """Join the first few names and say how many more there are."""
+    """Join the first few names, and append the number of the others."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     return f"{shown} and {more:,} more" if more > 0 else shown
@@ -394,7 +394,7 @@ def _exists(folder: Path, name: str) -> bool:
 
 
 def _names_in(folder: Path) -> list[str]:
-    return os.listdir(folder)  # noqa: PTH208 - names alone: a million paths take seconds
+    return os.listdir(folder)  # noqa: PTH208 - names only: a million paths take seconds
 
 
 def _is_image(file: str) -> bool:
@@ -410,7 +410,7 @@ def _missing(root: Path, sample_ids: Sequence[str]) -> list[str]:
     for folder, files in wanted.items():
         try:
             there = set(_names_in(root / folder))
-        except OSError:  # no such folder, or none that can be read: none of its files can
+        except OSError:  # the folder does not exist or cannot be read, nor can its files
             there = set()
         missing += [f"{folder}/{file}" for file in files if file not in there]
     return missing

@@ -1,7 +1,7 @@
-"""Sets of image files whose classes stand in text files, MATLAB files or names of folders, from their official files.
+"""Named sets of image files whose official text files, MATLAB files or folder names give the classes.
 
-Each function lists one set of `labelkit.data.registry.DATASETS`: from the row of the set and its folder to the listing.
-What lists do not agree about is a ``KeyError``, ``ValueError`` or ``IndexError``, which the caller names as damage.
+Each function turns an entry of `labelkit.data.registry.DATASETS` and the folder of the set into its listing.
+Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Cars, where the class is the number in the devkit minus 1.
 
-    The combined edition (car_ims/, cars_annos.mat) numbers the images otherwise, so that published splits cannot be
-    drawn from it; it is not read.
+    The combined edition (car_ims/, cars_annos.mat) is not read: it numbers the images differently, so that published
+    splits cannot be drawn from it.
     """
     meta, *lists = (_first_there(root, names) for names in spec.needs[2:])
     class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
@@ -62,7 +62,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List FGVC-Aircraft in splits ``train`` (trainval) and ``test``, with variants as classes in sorted order."""
     parts = [read_table(root / names[0]) for names in spec.needs[:2]]
-    # Ranks in trainval, as in the released code of the benchmark.
+    # Classes are numbered by their rank in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
     rows = [
         Listed(f"data/images/{image}.jpg", class_names.index(variant), split)
@@ -87,10 +87,10 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List In-Shop with each item as a class, training classes first, then those that query and gallery share."""
+    """List In-Shop with each item as a class, training classes first, then the classes of query and gallery."""
     path = _first_there(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
-    count, _, *lines = read_lines(path)  # the number of images, and the names of the columns
+    count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
         raise ValueError(f"{path.name} names {len(lines):,} images, its first line says {count}")
     items: tuple[set[str], set[str]] = (set(), set())
@@ -132,8 +132,8 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List ImageNet-200 (Tiny ImageNet), with sorted WordNet ids as classes, omitting its unlabeled test images.
 
     Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish the draw.
-    ``--pool-splits --holdout 0.0909090909`` makes one, 50 of each class; else its own validation images, as many, are
-    the ones held out.
+    ``--pool-splits --holdout 0.0909090909`` makes such a draw, 50 of each class; otherwise the 10,000 images of its own
+    validation split are held out.
     """
     names = sorted(filter(None, read_lines(root / "wnids.txt")))
     rank = {name: i for i, name in enumerate(names)}
@@ -177,9 +177,9 @@ def _class_folders(
     """List class folders as ``torchvision.datasets.ImageFolder`` numbers them.
 
     Args:
-        spec: of the set.
+        spec: specification of the set.
         root: its folder.
-        files: folder of each split, in their order, to class folder to names of files.
+        files: folder of each split, in the order of the splits -> class folder -> file names.
         names: class folders, sorted; others are left out.
     """
     rows = [
@@ -194,7 +194,7 @@ def _class_folders(
 
 
 def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
-    """Reject folders, which no list can be compared with, that have another number of images than published."""
+    """Reject folders whose number of images differs from the published one; there is no list to compare them with."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):

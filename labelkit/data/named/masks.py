@@ -1,4 +1,4 @@
-"""Sets whose images have masks in files of their own, or several classes (PASCAL VOC), from their official files.
+"""Named sets whose images have separate mask files, or several classes (PASCAL VOC), read from their official files.
 
 Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
@@ -31,7 +31,7 @@ from labelkit.errors import DatasetError, DatasetIncomplete
 CAMVID_CLASSES: Final = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
 )  # fmt: skip
-# number in the files, in the order of the classes; cityscapesScripts/helpers/labels.py
+# The number of each class in the files, in the order of the classes; cityscapesScripts/helpers/labels.py.
 CITYSCAPES_CLASSES: Final = {
     "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
     "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25, "car": 26,
@@ -82,7 +82,7 @@ def _with_masks(
     meaning: Mapping[int, int],
     classes: Iterable[str] = (),
 ) -> ImageDataset:
-    """List images, those of each split in turn, with their masks; see ``attach_masks``."""
+    """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
     dataset = list_set(spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part])
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
@@ -123,7 +123,7 @@ def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Cityscapes with its 19 classes, ignoring what the benchmark does not score."""
+    """List Cityscapes with its 19 classes, ignoring the values that the benchmark does not score."""
     images = [
         [
             f"leftImg8bit/{split}/{city}/{file}"
@@ -189,7 +189,7 @@ def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def _read_presence(path: Path) -> dict[str, int]:
-    """Read the list of one class: image to 1 (there), 0 (not there) or -1 (left out)."""
+    """Read the list of one class: image name -> 1 (present), 0 (absent) or -1 (not counted)."""
     found: dict[str, int] = {}
     for number, line in enumerate(read_lines(path), 1):
         words = line.split()

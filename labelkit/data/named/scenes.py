@@ -1,10 +1,10 @@
-"""Generated scenes with masks: textured shapes, digits and short films, drawn from nothing but four numbers.
+"""Generated scenes with masks: textured shapes, digits and short videos, each drawn from only four numbers.
 
-What a shape is decides its class; colors are drawn anew for every object, so that raw pixels say little.
+The kind of shape determines the class; every object has newly drawn colors, so that raw pixels are little evidence.
 
 Source: the demonstration data of our CoTAP specification, section 2.5. Every quantity is one draw of
 ``Generator(PCG64(SeedSequence([seed, split, source, index])))``, in the order of that section, so that an image
-depends on its numbers only and can be drawn again anywhere.
+depends only on these four numbers and can be drawn again anywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ATTEMPTS: Final = 20
 _DIGIT_SIDE: Final = 24
 _NOISE: Final = 0.02
 _STROKES: Final = (6, 13)
-# a stroke: x, y, length, angle, half width, three offsets
+# Limits of a stroke: x, y, length, angle, half width, three color offsets.
 _STROKE_LOW: Final = np.array([0, 0, 10, 0, 0.5, -0.25, -0.25, -0.25])
 _STROKE_HIGH: Final = np.array([SIDE, SIDE, 40, np.pi, 1, 0.25, 0.25, 0.25])
 
@@ -61,7 +61,7 @@ class Scene(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """One object; lengths in pixels, angles in radians."""
+    """One object, with lengths in pixels and angles in radians."""
 
     label: int
     radius: float
@@ -101,7 +101,7 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
 def scene_label(seed: int, split: int, index: int) -> int:
     """Return the class, in [0, 6), of an image of the source ``OBJECTS`` without drawing it."""
     generator = scene_generator(seed, split, OBJECTS, index)
-    # what the background takes: two colors and a grid, then strokes; one number per quantity
+    # skip the draws of the background, one number per quantity: two colors and a grid, then strokes
     generator.random(6 + 16)
     generator.random(len(_STROKE_LOW) * int(generator.integers(*_STROKES)))
     return int(generator.integers(len(SHAPES)))
@@ -130,7 +130,7 @@ def draw_video(seed: int, split: int, index: int) -> list[Scene]:
 
 
 def _move(shape: _Shape, speed: Floats, spin: float) -> tuple[_Shape, Floats]:
-    """Return the object one frame later; at the border it is thrown back as a ball would be."""
+    """Return the object and its speed one frame later; it bounces off the border like a ball."""
     low, high = 0.5 * shape.radius, SIDE - 0.5 * shape.radius
     place = np.array([shape.x, shape.y]) + speed
     bounced = np.where(place < low, 2 * low - place, np.where(place > high, 2 * high - place, place))
@@ -146,7 +146,7 @@ def hsv_color(hue: float, saturation: float, value: float) -> Floats:
 
 
 def _draw_colors(generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Two background colors (2, 3) and the 4 x 4 grid that mixes them."""
+    """Draw two background colors (2, 3) and the 4 x 4 grid that mixes them."""
     bounds = ((0, 1), (0, 0.5), (0.25, 0.75)) * 2
     numbers = [generator.uniform(low, high) for low, high in bounds]
     colors = np.stack([hsv_color(*numbers[:3]), hsv_color(*numbers[3:])])
@@ -159,7 +159,7 @@ def _draw_strokes(generator: np.random.Generator) -> Floats:
 
 
 def _draw_background(generator: np.random.Generator) -> Floats:
-    """Steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
+    """Draw steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
     colors, grid = _draw_colors(generator)
     weights = _corner_aligned()
     mix = (weights @ grid @ weights.T)[..., None]
@@ -175,13 +175,13 @@ def _draw_background(generator: np.random.Generator) -> Floats:
 
 @cache
 def _corner_aligned() -> Floats:
-    """Weights (128, 4) that stretch four values over 128, ends on ends."""
+    """Return the weights (128, 4) that interpolate four values linearly over 128 places, with the ends aligned."""
     place = np.linspace(0, 3, _FINE)[:, None]
     return np.asarray(np.maximum(0, 1 - np.abs(place - np.arange(4))))
 
 
 def _window(x: float, y: float, reach: float) -> tuple[slice, slice, Floats, Floats]:
-    """Rows and columns of the fine grid within reach of a point, and their distances from it in pixels."""
+    """Return the rows and columns of the fine grid within reach of a point, and their distances x, y in pixels."""
     slices, distances = [], []
     for center in (y, x):
         # sub-pixel i lies at (i + 0.5) / 2
@@ -193,7 +193,7 @@ def _window(x: float, y: float, reach: float) -> tuple[slice, slice, Floats, Flo
 
 
 def _draw_shapes(generator: np.random.Generator, source: int) -> list[_Shape]:
-    """Steps 3 and 4 for the sources that show shapes."""
+    """Draw steps 3 and 4 for the sources that show shapes."""
     count = 1 if source == OBJECTS else int(generator.integers(1, 5))
     shapes: list[_Shape] = []
     for _ in range(count):
@@ -226,7 +226,7 @@ def _draw_center(
 
 
 def _paint(canvas: Floats, shapes: list[_Shape]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Paint objects over a canvas, which is changed, and return their masks: classes + 1, and numbers."""
+    """Paint objects over a canvas in place, and return their masks: classes + 1, and object numbers."""
     mask = np.zeros((_FINE, _FINE), dtype=np.uint8)
     instance = np.zeros_like(mask)
     for number, shape in enumerate(shapes, start=1):
@@ -277,7 +277,7 @@ def _wave(value: Floats, phase: float, shape: _Shape) -> Floats:
     return np.asarray(np.sin(2 * np.pi / shape.period * value + phase))
 
 
-# what of the dark color each point of a shape has: (m,) points inside -> (m,) in [0, 1]
+# Functions from the (m,) points inside a shape to the share of the dark color at each, (m,) in [0, 1].
 _TEXTURE: Final[tuple[Callable[[Floats, Floats, _Shape], NDArray[np.bool_] | Floats], ...]] = (
     lambda u, v, shape: _wave(u, shape.phase[0], shape) > 0,
     lambda u, v, shape: _wave(u / 2, shape.phase[0], shape) * _wave(v / 2, shape.phase[1], shape) > 0,
@@ -289,25 +289,25 @@ _TEXTURE: Final[tuple[Callable[[Floats, Floats, _Shape], NDArray[np.bool_] | Flo
 
 
 def _halve(canvas: Floats) -> Floats:
-    """Mean of every 2 x 2 pixels."""
+    """Average every 2 x 2 pixels."""
     return np.asarray(canvas.reshape(SIDE, 2, SIDE, 2, 3).mean(axis=(1, 3)))
 
 
 def _develop(image: Floats, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Step 5: noise, and rounding to bytes."""
+    """Apply step 5: noise, and rounding to bytes."""
     noisy = image + generator.normal(0, _NOISE, image.shape)
     return np.rint(np.clip(noisy, 0, 1) * 255).astype(np.uint8)
 
 
 @cache
 def _digits(split: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Silhouettes (m, 24, 24) and values of the digits that a split may show."""
+    """Return silhouettes (m, 24, 24) and values of the digits that a split may show."""
     from sklearn.datasets import load_digits
 
     bundle = load_digits()
     held_out = np.arange(len(bundle.target)) % 5 == 0
     rows = held_out if SPLITS[split] == "val" else ~held_out
-    # bilinear, edges clamped: pixel i of 24 lies at (i + 0.5) / 3 - 0.5 of 8
+    # bilinear with clamped edges: pixel i of 24 lies at (i + 0.5) / 3 - 0.5 of 8
     place = np.clip((np.arange(_DIGIT_SIDE) + 0.5) / 3 - 0.5, 0, 7)[:, None]
     weights = np.maximum(0, 1 - np.abs(place - np.arange(8)))
     silhouettes = np.einsum("ij,njk,lk->nil", weights, bundle.images[rows] / 16, weights) > 0.35
@@ -315,7 +315,7 @@ def _digits(split: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
 
 def _with_digits(image: Floats, generator: np.random.Generator, split: int) -> Scene:
-    """Steps 3 to 5 for the source that shows digits."""
+    """Draw steps 3 to 5 for the source that shows digits."""
     silhouettes, values = _digits(split)
     mask = np.zeros((SIDE, SIDE), dtype=np.uint8)
     instance = np.zeros_like(mask)

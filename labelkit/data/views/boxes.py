@@ -1,4 +1,4 @@
-"""Stage 1 of a view: the box of the original that it shows."""
+"""Stage 1 of a view: the crop box, the part of the original image that it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelkit.data.views.spec import PairPlan, ViewSpec
 
 _AREA_TRIES: Final = 10
 _AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
-#: Of boxes that must overlap others (``MkuuWaUjinga/leopart``); the limit and what follows it are ours.
+#: Maximum number of draws of a box that must overlap others (``MkuuWaUjinga/leopart``); limit and fallback are ours.
 MAX_DRAWS: Final = 50
 
 
@@ -30,12 +30,12 @@ def crop_boxes(
     """Draw the crop box of each original image for one view, independently of other views.
 
     Args:
-        spec: the view.
-        heights: (b,) heights of the originals, pixels.
+        spec: specification of the view.
+        heights: (b,) heights of the originals in pixels.
         widths: (b,) widths.
         draws: random numbers of the b samples.
         view: number of the view.
-        draw: number of the draw, for boxes that are drawn again.
+        draw: number of the draw, if boxes are drawn repeatedly.
 
     Returns:
         (b, 4) float64 left, top, right, bottom in pixels of the originals.
@@ -49,7 +49,7 @@ def crop_boxes(
     if spec.crop == "center":
         return center_boxes(spec.size, spec.resized_side, h, w)
     rows, columns = resized_shape(spec.resized_side, h, w)
-    # as torchvision, offsets are whole pixels
+    # as in torchvision, offsets are whole pixels
     top = np.floor(u[:, 0] * (rows - spec.size + 1))
     left = np.floor(u[:, 1] * (columns - spec.size + 1))
     return resized_boxes(spec.size, top, left, h / rows, w / columns)
@@ -61,16 +61,16 @@ def boxes_of_views(
     partner_sizes: tuple[ArrayLike, ArrayLike],
     draws: Draws,
 ) -> list[NDArray[np.float64]]:
-    """Draw the crop boxes of all views, in order where some must overlap with others.
+    """Draw the crop boxes of all views in order, because some must overlap with earlier ones.
 
     Args:
         views: all views of an image.
-        sizes: (b,) heights and (b,) widths of the originals, pixels.
-        partner_sizes: likewise, of what views show that show a partner.
+        sizes: (b,) heights and (b,) widths of the originals in pixels.
+        partner_sizes: likewise, for the images of views that show a partner.
         draws: random numbers of the b samples.
 
     Returns:
-        for each view (b, 4) float64 left, top, right, bottom in pixels of what it shows.
+        For each view (b, 4) float64 left, top, right, bottom in pixels of the image that it shows.
     """
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
@@ -87,7 +87,7 @@ def boxes_of_views(
 def _area_boxes(
     spec: ViewSpec, h: NDArray[np.float64], w: NDArray[np.float64], u: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``RandomResizedCrop``: the first of ten boxes that fits, else the largest allowed one in the center."""
+    """Return the boxes of ``RandomResizedCrop``: the first of ten that fits, else the largest allowed center box."""
     assert spec.area_range is not None
     tries = u[:, :-2].reshape(len(h), _AREA_TRIES, 2)
     low, high = spec.area_range
@@ -150,8 +150,8 @@ def _overlapping_boxes(
 ) -> NDArray[np.float64]:
     """Redraw the boxes (b, 4) that overlap too little with those of other views.
 
-    After `MAX_DRAWS` draws, a box becomes that of the one anchor; or, of several, a random box inside of what the
-    anchors have in common, with sides of half to all of it. A box depends on its own image alone.
+    After `MAX_DRAWS` draws, a box becomes that of its only anchor; with several anchors, it becomes a random box inside
+    their intersection, with sides of half to all of its length. A box depends on its own image alone.
     """
     heights, widths = (np.asarray(side) for side in sizes)
     smallest = spec.min_overlap * heights * widths

@@ -1,8 +1,8 @@
-"""Changes of the colors of image batches, one number per sample; RandAugment and Cutout.
+"""Color changes of image batches with one strength per sample; RandAugment and Cutout.
 
-Meaning and numbers of the first are torchvision's. Sources of RandAugment: E. Cubuk et al., "RandAugment" (2020); the
-form of FixMatch (``google-research/fixmatch``): operations with replacement, each with a strength of its own, then a
-gray square. Departure: an image's geometric operations are carried out before its other ones, in one interpolation.
+Color changes have torchvision's meaning and numbers. Sources of RandAugment: E. Cubuk et al., "RandAugment" (2020); the
+form of FixMatch (``google-research/fixmatch``): operations with replacement, each with its own strength, then a gray
+square. Departure: an image's geometric operations are carried out before its other ones, in one interpolation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JITTER_ORDERS: Final = np.array(list(itertools.permutations(range(4))))
 
 
 def rgb_to_gray(images: Tensor) -> Tensor:
-    """Convert images to gray (b, 1, h, w) with torchvision's weights. Grayscale images stay as they are."""
+    """Convert images to gray (b, 1, h, w) with torchvision's weights. Grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -39,13 +39,13 @@ def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def adjust_contrast(images: Tensor, factors: Tensor) -> Tensor:
-    """Blend images with their mean gray value, where factor 0 gives that gray."""
+    """Blend images with their mean gray value; factor 0 yields that gray."""
     mean = rgb_to_gray(images).mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean.expand_as(images), images, factors[:, None, None, None]).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
-    """Blend images with their grayscale version, where factor 0 gives gray. Grayscale images stay as they are."""
+    """Blend images with their grayscale version; factor 0 yields gray. Grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     gray = rgb_to_gray(images).expand_as(images)
@@ -53,7 +53,7 @@ def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
-    """Shift the hue by fractions (b,) of the color circle in ``[-0.5, 0.5]``. Grayscale images stay as they are."""
+    """Shift the hue by fractions (b,) of the color circle in ``[-0.5, 0.5]``. Grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -122,10 +122,10 @@ def jitter_colors(
 
 Pool = Literal["photo", "plain"]
 
-#: Rotation, degrees both ways; shear, tangent; shift, share of the side.
+#: Limits in both directions: rotation in degrees, shear as a tangent, shift as a share of the side.
 MAX_ROTATION, MAX_SHEAR, MAX_SHIFT = 30.0, 0.3, 0.3
 _GEOMETRIC: Final = ("rotate", "shear-x", "shear-y", "shift-x", "shift-y")
-#: Operations by pool; plain leaves out those that make no sense of a drawing.
+#: Operations by pool; plain leaves out those that make no sense for drawings.
 OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "photo": (
         "identity", "autocontrast", "brightness", "color", "contrast", "equalize", "posterize", "sharpness", "solarize",
@@ -142,10 +142,10 @@ def choose_operations(
 
     Args:
         uniform: (b, 2 n) numbers in [0, 1).
-        pool: which operations.
+        pool: name of the pool of operations.
 
     Returns:
-        (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names behind the numbers.
+        (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names of the operations by number.
     """
     names = OPERATIONS[pool]
     n = uniform.shape[1] // 2
@@ -213,8 +213,8 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
     Args:
         images: (b, c, h, w) float32; changed in place.
         uniform: (b, 3) numbers in [0, 1): side, and center.
-        largest: side of the largest square, share of the image's; smaller ones are as likely.
-        fill: its value.
+        largest: side of the largest square as a share of the image's side; smaller ones are equally likely.
+        fill: pixel value of the square.
     """
     draws = send(uniform, images.device)
     height, width = images.shape[-2:]
@@ -235,7 +235,7 @@ def _tone(name: str, images: Tensor, amounts: Tensor) -> Tensor:
     if name == "autocontrast":
         changed: Tensor = functional.autocontrast(images)
         return changed
-    if name == "equalize":  # as Pillow: 256 levels of each channel are spread evenly
+    if name == "equalize":  # as in Pillow: 256 levels of each channel are spread evenly
         spread: Tensor = functional.equalize((images * 255).round().to(torch.uint8))
         return spread / 255
     if name == "posterize":  # to the 4 to 7 highest of 8 bits: 16, 8, 4 or 2 levels become one
@@ -243,7 +243,7 @@ def _tone(name: str, images: Tensor, amounts: Tensor) -> Tensor:
         return torch.floor((images * 255).round() / size) * size / 255
     if name == "solarize":
         return solarize(images, amounts)
-    # the others go from another image at factor 0.05 to the image at 0.95, FixMatch's range
+    # the other operations blend with another image, with a weight of the image from 0.05 to 0.95, FixMatch's range
     other = torch.zeros_like(images)
     if name in ("color", "contrast"):
         other = rgb_to_gray(images).expand_as(images)

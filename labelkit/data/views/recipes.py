@@ -1,7 +1,7 @@
-"""Which views each method makes of an image, from its paper or code.
+"""The views that each method makes of an image, according to its paper or code.
 
-Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others where they
-are. The meaning of each number is that of :class:`labelkit.data.views.spec.ViewSpec`.
+Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others are named at
+the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def blur_kernel_for(size: int) -> int:
     return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
 
 
-def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - no test, in spite of its name
+def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - not a test, in spite of its name
     """Return the view without randomness for embedding and scoring.
 
     Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
@@ -42,11 +42,11 @@ def plain_view(size: int) -> ViewSpec:
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
-test_view.__test__ = False  # type: ignore[attr-defined] # pytest must not collect it where it is imported
+test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from collecting it in tests that import it
 
 
 def _digit_view(size: int, **moves: Any) -> ViewSpec:
-    """Return a view of a digit: what comes in from outside is black."""
+    """Return a view of a digit, with black padding."""
     return ViewSpec(size, interpolation="bilinear", padding="zeros", **moves)
 
 
@@ -85,15 +85,15 @@ def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool = True) -> ViewSpec:
     """Return the training view of SeLa.
 
-    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of 0.4 in everything, gray
-    for one in five (released code). ``mocov2``: MoCo v2's, with blur (the code's later models). ``digits``: scale 0.8
-    to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
+    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of strength 0.4 in all four
+    properties, one image in five gray (released code). ``mocov2``: MoCo v2's view, with blur (the code's later models).
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
 
     Args:
         size: side in pixels.
-        recipe: which one.
-        chiral: no mirror image.
-        photographic: change colors.
+        recipe: name of the recipe.
+        chiral: whether to leave out mirror images.
+        photographic: whether to change colors.
     """
     if recipe == "digits":
         return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
@@ -126,10 +126,10 @@ def siamese_views(
 
     Args:
         size: side in pixels.
-        crop: a random box for each view, the same one for both, or the whole image.
+        crop: a random box for each view, the same box for both, or the whole image.
         scale: share of the image's area in a box.
         flip: probability of a mirror image.
-        jitter: probability of jitter, of strength 0.5: 0.4 of brightness, contrast and saturation, 0.1 of hue.
+        jitter: probability of jitter of strength 0.5: 0.4 for brightness, contrast and saturation, 0.1 for hue.
         gray: probability of losing color.
         blur: probability of blur.
     """
@@ -159,18 +159,18 @@ def crop_views(
 ) -> tuple[ViewSpec, ...]:
     """Return the multi-crop views of DINO: two large and several small crops.
 
-    Each has a box of its own, and is mirrored or not. Where boxes overlap, an image is mirrored in all of its views or
-    in none, so that a place of one can be found in another.
+    Each view has its own box and is mirrored independently. If boxes must overlap, an image is mirrored in all of its
+    views or in none, so that places in one view can be found in another.
 
     Args:
         sizes: side of a large and of a small view in pixels.
-        num_local: small views.
-        recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no colors.
+        num_local: number of small views.
+        recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no color changes.
         global_scale: share of the image's area in a large view.
         local_scale: share in a small view.
-        min_overlap: share that the large views have in common, and a small view with each of them; ``None``: any.
-        chiral: no mirror image.
-        photographic: change colors.
+        min_overlap: minimum overlap of the large views, and of small with large ones, as image shares; ``None``: any.
+        chiral: whether to leave out mirror images.
+        photographic: whether to change colors.
     """
     colors = float(photographic and recipe != "none")
 
@@ -199,20 +199,20 @@ def crop_views(
 def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of a classifier.
 
-    ``crop-flip``: padded by 4 black pixels and cropped, mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
-    100 % of the area, mirrored; ``imagenet-jitter``: also jitter of 0.4 but for hue (long-tailed ImageNet);
+    ``crop-flip``: padded by 4 black pixels, cropped and mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
+    100 % of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
     ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours).
 
     Args:
         size: side in pixels.
-        recipe: which one; ``none`` changes nothing.
-        chiral: no mirror image.
+        recipe: name of the recipe; ``none`` changes nothing.
+        chiral: whether to leave out mirror images.
     """
     hflip = 0.0 if chiral else 0.5
     if recipe == "none":
         return ViewSpec(size)
     if recipe == "digits":
-        # the edge continued: with black around, accuracy on digits was lower by up to 2 points
+        # edge pixels are repeated: with black padding, accuracy on digits was lower by up to 2 points
         return replace(sela_view(size, "digits", chiral=chiral), padding="border")
     if recipe == "crop-flip":
         return ViewSpec(size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros")
@@ -223,13 +223,13 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of metric learning.
 
-    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a square
-    anywhere in the image whose shorter side is that of `metric_test_view`, mirrored; the others as of a classifier.
+    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
+    square of the image after resizing as in `metric_test_view`, mirrored; the others as in `classification_view`.
 
     Args:
         size: side in pixels.
-        recipe: which one; ``none`` changes nothing.
-        chiral: no mirror image.
+        recipe: name of the recipe; ``none`` changes nothing.
+        chiral: whether to leave out mirror images.
     """
     if recipe == "box":
         return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
@@ -241,7 +241,7 @@ def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
 def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
     """Return the test view of metric learning: the whole image, or a center crop after resizing to 256 pixels.
 
-    The center of 227 or 224 pixels is that of published tables; other sizes keep the ratio of the latter.
+    Published tables use the center of 227 or 224 pixels; other sizes keep the ratio of the latter.
     """
     if whole:
         return ViewSpec(size)
@@ -254,15 +254,15 @@ def stored_view(
     """Return the view whose embeddings a store caches for training heads.
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
-    ``color``: FlipClass's strong view, a box of 30 to 100 %, other colors, blur; ``digits``: as of a classifier. All
-    but the last are mirrored.
+    ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in
+    `classification_view`. All but the last are mirrored.
 
     Args:
         size: side in pixels.
-        recipe: which one.
-        interpolation: with which the network's images are resized.
-        chiral: no mirror image.
-        photographic: change colors.
+        recipe: name of the recipe.
+        interpolation: interpolation with which the network's images are resized.
+        chiral: whether to leave out mirror images.
+        photographic: whether to change colors.
     """
     if recipe == "digits":
         return classification_view(size, "digits", chiral=chiral)
@@ -281,14 +281,14 @@ def semi_supervised_views(
     """Return the weak and the strong view of semi-supervised training.
 
     Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
-    ``digits``: shifted by up to an eighth, nothing beyond the border. Strong: the weak view, two operations of
+    ``digits``: shifted by up to an eighth, black beyond the border. Strong: the weak view, two operations of
     RandAugment, and a square of up to half the side (FixMatch).
 
     Args:
         size: side in pixels.
-        recipe: which one.
-        chiral: no mirror image.
-        photographic: draw from all operations, and paint the square gray; else black.
+        recipe: name of the recipe.
+        chiral: whether to leave out mirror images.
+        photographic: whether to draw from all operations and paint the square gray; else it is black.
     """
     if recipe == "digits":
         weak = _digit_view(size, shift_px=size / 8)

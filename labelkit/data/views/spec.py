@@ -1,6 +1,6 @@
-"""What a view is: its numbers, what a second view may follow by, and the normalization that comes last.
+"""Specification of a view: its numbers, the transform from a first to a second view, and the final normalization.
 
-Source of views that follow: TAC-CCL, Sec. 4.3.1 (crop, rotation, zoom, perspective) and 4.3.4 (matching sub-images).
+Source of second views: TAC-CCL, Sec. 4.3.1 (crop, rotation, zoom, perspective) and 4.3.4 (matching sub-images).
 Their ranges are ours.
 """
 
@@ -30,7 +30,7 @@ Padding = Literal["zeros", "border", "reflection"]
 PairKind = Literal["crop", "rotation", "zoom", "perspective"]
 PAIR_KINDS: Final[tuple[PairKind, ...]] = get_args(PairKind)
 _DRAWS: Final = 10
-# of the kinds of `PairTransform`
+# Ranges of the kinds of `PairTransform`.
 _CROP_AREA, _ROTATION_RAD, _ZOOM, _PERSPECTIVE = (0.36, 1.0), math.radians(30), (0.7, 1.4), 0.3
 _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
@@ -40,10 +40,10 @@ class PairTransform:
     """Random geometric transform of a second view: one kind, drawn uniformly, then an optional flip.
 
     Attributes:
-        kinds: to choose from; with none of them nothing but the mirror image is left. ``crop``: a square box of 36 to
-            100 % of the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, its
-            logarithm uniform; ``perspective``: corners move inward by up to 0.3 along each axis, where sides are 2
-            long, uniform.
+        kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100 % of
+            the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, uniform in its
+            logarithm; ``perspective``: corners move inward by up to 0.3 along each axis, in units of half a side,
+            uniform.
         hflip: probability of a mirror image.
     """
 
@@ -66,7 +66,7 @@ class Normalize:
         """
         if images.shape[1] != len(self.mean):
             raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
-        # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
+        # Plain numbers if all channels are normalized alike, so that no tiny tensors are moved to the device.
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
             return (images - self.mean[0]).div_(self.std[0])
         numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
@@ -80,9 +80,9 @@ class RowView:
 
     Attributes:
         noise: mean length of the random step that moves a row of length 1.
-        dropout: share of its numbers that are set to 0.
+        dropout: share of the row's numbers that are set to 0.
         mix: largest share of a neighbor that is mixed in, uniform from 0.
-        stored: one of the views that the store keeps of the image stands for the row, and is not changed.
+        stored: whether to use one of the image's views in the store, unchanged, in place of the row.
     """
 
     noise: float = 0.0
@@ -96,40 +96,40 @@ class ViewSpec:
     """Augmentation of an image for one view; by default only resizing to ``size``.
 
     Attributes:
-        size: height and width of the view, pixels.
+        size: height and width of the view in pixels.
         resize_ratio: the shorter side becomes ``int(size * resize_ratio)``, then a square is cropped.
-        crop: where that square lies.
+        crop: position of that square.
         area_range: instead of resize and crop, a box with this share of the image's area is resized
             (RandomResizedCrop).
         aspect_range: width over height of that box.
         shift_px: largest shift along each axis in pixels of the view, uniform.
-        whole_pixels: shift by whole pixels, as a random crop of the padded image does.
+        whole_pixels: whether to shift by whole pixels, as a random crop of the padded image does.
         zoom_range: magnification, uniform; below 1 shows padding.
         rotation_rad: rotation of up to this angle both ways, uniform.
         hflip: probability of a mirror image.
         jitter_prob: probability of color jitter.
-        jitter: strengths of brightness, contrast, saturation and hue, as ``ColorJitter``; random order.
-        brightness_range: factor on all values, uniform, for every image.
+        jitter: strengths of brightness, contrast, saturation and hue, as for ``ColorJitter``; random order.
+        brightness_range: range of a factor on all values, uniform, for every image.
         gray_prob: probability of losing color.
         blur_prob: probability of Gaussian blur.
         blur_sigma: range of its standard deviation in pixels, uniform.
         blur_kernel: its width in pixels, odd.
-        solarize_prob: probability of inverting all values from 128 of 255 on.
-        random_operations: operations of RandAugment for each image.
-        operation_pool: what they are drawn from.
-        cutout: side of the largest square that is painted over, share of ``size``; 0 = none.
-        cutout_fill: its value, in ``[0, 1]``.
-        noise: standard deviation of normal noise on the normalized values, which come last.
-        interpolation: of both geometric stages.
-        padding: what lies outside of the image in stage 2.
-        follows: the view has box and affine map of the view before it, which must be made alike, and is then moved by
-            one of these transforms.
-        anchors: numbers of earlier views that the box must have a part in common with.
-        min_overlap: that part, as a share of the image's area.
+        solarize_prob: probability of inverting all values of at least 128 (of 255).
+        random_operations: number of RandAugment operations for each image.
+        operation_pool: pool from which they are drawn.
+        cutout: side of the largest square that is painted over, as a share of ``size``; 0 = none.
+        cutout_fill: value of that square, in ``[0, 1]``.
+        noise: standard deviation of normal noise that is added last, to the normalized values.
+        interpolation: interpolation of both geometric stages.
+        padding: content outside of the image in stage 2.
+        follows: the view uses the box and affine map of the previous view, which must otherwise be specified alike, and
+            is then moved by one of these transforms.
+        anchors: numbers of earlier views that the box must overlap.
+        min_overlap: minimum overlap, as a share of the image's area.
         mirror_as: number of the view that decides whether this one is mirrored; default: itself.
         box_as: number of the view whose random numbers choose this one's box; default: itself.
-        partner: show the other image of a pair, as views do that follow another.
-        row: of a row of a store, which has none of the above.
+        partner: whether to show the other image of a pair, as views with ``follows`` do.
+        row: augmentation of a row of a store, to which none of the above applies.
     """
 
     size: int
@@ -167,7 +167,7 @@ class ViewSpec:
 
     @property
     def resized_side(self) -> int:
-        """Shorter side before the square crop, in pixels."""
+        """Return the shorter side before the square crop, in pixels."""
         return resized_side(self.size, self.resize_ratio)
 
     def drawn_as(self, number: int) -> int:
@@ -189,7 +189,7 @@ class ViewSpec:
         """Return a weaker version of the view, for augmentation that grows during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
-        the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, as the weak views have them too.
+        the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have them too.
 
         Args:
             strength: in ``[0, 1]``; 1 returns an equal spec.
@@ -222,7 +222,7 @@ def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDAr
     """Draw the homographies from first to second views for a batch.
 
     Args:
-        transform: what may happen.
+        transform: kinds of transforms and flips to draw from.
         draws: random numbers of the b samples.
         view: number of the second view.
 
@@ -255,13 +255,13 @@ def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """Plan of what the second views of a batch show.
+    """Plan of the images that the second views of a batch show.
 
     Attributes:
-        rows: (b,) int64, rows of the data set; those of the first views where an image follows itself.
+        rows: (b,) int64, rows of the data set; equal to the row of the first view if both show the same image.
         links: (b,) int64, match that a sample uses, in the caller's numbering; -1 = the image itself.
         boxes: (b, 2, 4) float64 left, top, right, bottom of both views in normalized coordinates of their
-            originals; read only where there is a link, and then nothing else is done to either view.
+            originals; used only for samples with a match, whose views then have no other geometric transform.
     """
 
     rows: NDArray[np.int64]
@@ -275,7 +275,7 @@ class PairPlan:
 
 
 class Pairing(Protocol):
-    """Protocol of rules that decide what the second views show."""
+    """Protocol of rules that decide which images second views show."""
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Return the plan of a batch, which depends for each image only on its row, key, seed and epoch."""

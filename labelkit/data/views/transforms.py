@@ -1,4 +1,4 @@
-"""Views of images: how they are resized, where they are cut (geometry), how their colors change (photometry).
+"""Views of images: resizing, cropping and moving (geometry), and changes of colors (photometry).
 
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
     1. a box of the original is resized to ``size x size``     ``boxes``, ``cut_view``
@@ -6,13 +6,13 @@ A view is made in three stages, each with random numbers keyed by seed, epoch, s
        and, for a second view that follows a first, a homography  ``spec``
     3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
 RandAugment adds to 2 and 3 (``colors``), Cutout comes last. Images in memory go through 1 and 2 in one
-interpolation, in batches on the training device. Files go through 1 one by one, with an antialiased resize, where they
-are decoded. Which numbers a method takes is in ``recipes``; the meaning of each operation and of its numbers is
-torchvision's.
+interpolation, in batches on the training device. Images from files go through 1 one by one, with an antialiased resize,
+in the process that decodes them. ``recipes`` has the numbers of each method; operations and their numbers have
+torchvision's meaning.
 Departure: in memory, random crops are enlarged by ``grid_sample`` (bicubic with a = -0.75, where Pillow has -0.5).
-Images that are not cut at random are resized by Pillow, for embeddings of an image must not depend on whether it came
-from memory or from a file. Boxes that were drawn at random are resized by torch, which is several times faster and
-differs from Pillow by a level here and there.
+Images without a random crop are resized by Pillow, because embeddings of an image must not depend on whether it came
+from memory or from a file. Random boxes are resized by torch, which is several times faster and differs from Pillow
+by one level in some pixels.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float
     matrices[:, :, :2] = linear
     matrices[:, :, 0] *= mirror[:, None]
     if spec.random_operations:
-        # of the view that the weak part has made
+        # these operations apply to the result of the weak part
         matrices = compose(matrices, geometric_matrices(*draw_operations(spec, draws, view)))
     return matrices
 
@@ -89,13 +89,13 @@ def view_matrices(
     """Draw all geometric transforms that a view applies after its crop box.
 
     Args:
-        spec: the view.
+        spec: specification of the view.
         draws: random numbers of the b samples.
         view: number of the view.
-        whole: (b,) bool, views that show their box as it is.
+        whole: (b,) bool, views that show their box unchanged.
 
     Returns:
-        (b, 2, 3), or (b, 3, 3) for a view that follows another, float64, from normalized coordinates of the view to
+        (b, 2, 3), or (b, 3, 3) for a view with ``follows``, float64, from normalized coordinates of the view to
         those of the resized box.
     """
     matrices = affine_matrices(spec, draws, spec.drawn_as(view))
@@ -107,7 +107,7 @@ def view_matrices(
 
 
 def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (b, 3, 3) matrices of (b, 2, 3) ones."""
+    """Extend (b, 2, 3) matrices to (b, 3, 3)."""
     last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
     return np.concatenate((matrices, last), axis=1)
 
@@ -141,13 +141,13 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
     """
     values = images.float().div_(255) if images.dtype == torch.uint8 else images
     theta = matrices if isinstance(matrices, Tensor) else send(matrices.astype(np.float32), images.device)
-    # As affine_grid, without its matrix product, which costs as much as the sampling.
+    # Equivalent to affine_grid, but without its matrix product, which takes as long as the sampling.
     centers = (torch.arange(spec.size, device=images.device, dtype=torch.float32) + 0.5) * (2 / spec.size) - 1
     along_x = centers[None, None, :, None] * theta[:, None, None, :, 0]
     along_y = centers[None, :, None, None] * theta[:, None, None, :, 1] + theta[:, None, None, :, 2]
     grid = along_x + along_y  # (b, size, size, 2), or 3 for a homography
     if matrices.shape[1] == 3:
-        # a pixel behind the camera shows nothing of the image; any place outside stands for it
+        # a pixel behind the camera shows nothing of the image, so it is mapped to any place outside
         grid = grid[..., :2] / grid[..., 2:].clamp(min=1e-3)
     warped = F.grid_sample(values, grid, mode=spec.interpolation, padding_mode=spec.padding, align_corners=False)
     return warped.clamp_(0, 1)
@@ -158,7 +158,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
 
     Args:
         images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
-        spec: the view.
+        spec: specification of the view.
         draws: random numbers of the b samples.
         view: number of the view.
 
@@ -203,7 +203,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
 
 
 def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
-    """What RandAugment does to colors, and Cutout."""
+    """Apply RandAugment's color operations and Cutout."""
     if spec.random_operations:
         images = apply_color_operations(images, *draw_operations(spec, draws, view))
     if spec.cutout:
@@ -212,7 +212,7 @@ def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
 
 
 def _colored(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
-    """Change colors, normalize, and add the noise of the view, with numbers of its own for each sample."""
+    """Change colors, normalize, and add the noise of the view, with separate random numbers for each sample."""
     images = normalize(change_colors(images, spec, draws, view))
     if not spec.noise:
         return images
@@ -232,15 +232,15 @@ def apply_views(
     """Make all views of a batch of equally large images in memory.
 
     Args:
-        images: (b, c, h, w) uint8, on the device where the views shall be.
+        images: (b, c, h, w) uint8, on the device for the views.
         draws: random numbers of the b samples.
-        views: what to make.
-        normalize: applied last.
+        views: specifications of the views.
+        normalize: normalization, applied last.
         pairs: boxes of first and second views that show two matching images.
-        partners: (b, c, h, w) uint8, what views show that show a partner, with ``pairs``.
+        partners: (b, c, h, w) uint8, the images of views that show a partner, with ``pairs``.
 
     Returns:
-        one (b, c, size, size) float32 tensor and one geometry per view.
+        One (b, c, size, size) float32 tensor and one geometry per view.
     """
     heights, widths = (np.full(len(draws.keys), side) for side in images.shape[-2:])
     made, geometries = [], []
@@ -277,13 +277,13 @@ def finish_view(
 
     Args:
         crops: (b, c, size, size) uint8, the resized boxes.
-        boxes: (b, 4) their edges in the originals.
+        boxes: (b, 4) edges of the boxes in the originals.
         sizes: (b, 2) height and width of the originals.
-        spec: the view.
+        spec: specification of the view.
         draws: random numbers of the b samples.
         view: number of the view.
-        normalize: applied last.
-        pairs: which samples show two matching images.
+        normalize: normalization, applied last.
+        pairs: plan that says which samples show two matching images.
     """
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, draws, view, whole)
@@ -320,14 +320,14 @@ def masked_crops(
     """Return random crops of images together with the same crops of their masks.
 
     Args:
-        dataset: has masks.
-        rows: (b,) images.
+        dataset: data set with masks.
+        rows: (b,) rows of the images.
         keys: (b,) keys of the random numbers, one per drawn image.
-        view: size, area and mirror images; nothing else of it is used.
-        seed: of the random numbers.
+        view: specification, of which only size, area, aspect and mirroring are used.
+        seed: seed of the random numbers.
 
     Returns:
-        images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
+        Images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
 
     Raises:
         DatasetError: see ``read_pair``.
@@ -351,7 +351,7 @@ def whole_images(
     """Read images stretched to a square, together with the original images and masks.
 
     Returns:
-        images (b, c, size, size) float32 in [0, 1], pixels (h, w, c) and masks (h, w) of each.
+        Images (b, c, size, size) float32 in [0, 1], and the pixels (h, w, c) and mask (h, w) of each.
 
     Raises:
         DatasetError: see ``read_pair``.
@@ -374,16 +374,16 @@ def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDAr
 def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
     """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than :func:`resize_box`.
 
-    A box of whole pixels that was drawn at random is cut first and then resized by torch, as torchvision does it with
-    tensors; any other is resized as :func:`resize_box` does. At least nine of ten bytes are Pillow's, the others are at
-    most 2 away. It takes a fraction of Pillow's time.
+    A random box of whole pixels is cropped first and then resized by torch, as torchvision does with tensors; any other
+    box is resized as by :func:`resize_box`. At least nine of ten bytes equal Pillow's, and the others differ by at
+    most 2. It takes a fraction of Pillow's time.
     """
     edges = np.asarray(box, dtype=np.float64)
     left, top, right, bottom = (int(edge) for edge in edges.tolist())
     inside = 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]
     if spec.area_range is None or not inside or edges.tolist() != [left, top, right, bottom]:
         return resize_box(image, box, spec)
-    # Copied by NumPy, so that torch finds the layout it is fast with and starts no team of threads to make it.
+    # Copied by NumPy, so that the layout is fast for torch, and torch starts no pool of threads to make it.
     part = torch.from_numpy(np.ascontiguousarray(image[top:bottom, left:right])).permute(2, 0, 1)[None]
     resized = functional.interpolate(
         part, size=(spec.size, spec.size), mode=spec.interpolation, antialias=True, align_corners=False
@@ -396,7 +396,7 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
 
     Args:
         images: (b, c, h, w) uint8.
-        spec: a view without random box.
+        spec: specification of a view without a random box.
 
     Returns:
         (b, c, size, size) float32 in ``[0, 1]``.
@@ -416,7 +416,7 @@ def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interp
         images: (b, c, h, w) uint8.
         rows: new height.
         columns: new width.
-        interpolation: kernel.
+        interpolation: name of the resampling kernel.
 
     Returns:
         (b, c, rows, columns) uint8, on the device of the images.

@@ -1,1 +1,1 @@
-"""Backbones by name, and the networks behind these names."""
+"""Backbones by name, and the implementations of labelkit's own backbones."""

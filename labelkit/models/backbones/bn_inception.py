@@ -1,7 +1,7 @@
-"""BN-Inception (Inception v2) without its classifier, and a reader for its weights as others converted them from Caffe.
+"""BN-Inception (Inception v2) without its classifier, and a converter for weights that others converted from Caffe.
 
-Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; what the figure leaves open (biases before
-normalization, pools that round up) is as in the Caffe model that metric learning uses.
+Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; details that the figure leaves open (biases
+before normalization, pools that round up) are as in the Caffe model used in metric learning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from labelkit.models.backbones.staged_network import InputScale, PooledNetwork
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-#: blue, green, red of Caffe's images, which come in this order, on a scale of 255
+#: Mean of blue, green and red, the channel order of Caffe's images, on a scale of 255.
 _CAFFE_MEAN = (104.0, 117.0, 128.0)
 
 
@@ -26,11 +26,11 @@ class _Block:
     """Channels of an inception block.
 
     Attributes:
-        single: of the 1x1 branch; 0: none, and the block halves the side of the maps.
-        triple: of the branch with one 3x3 convolution, before and after it.
-        double: of the branch with two, before and after the first; the second keeps them.
-        pooled: after the pool, 0 where the pool's channels are passed on.
-        largest: the pool takes the maximum, else the mean.
+        single: channels of the 1x1 branch; 0: no such branch, and the block halves the side of the maps.
+        triple: channels of the branch with one 3x3 convolution, before and after it.
+        double: channels of the branch with two, before and after the first; the second keeps their number.
+        pooled: channels after the pool; 0 if the pool's channels are passed on.
+        largest: whether the pool takes the maximum; else the mean.
     """
 
     single: int
@@ -55,7 +55,7 @@ _BLOCKS = {
 
 
 class _Conv(nn.Sequential):
-    """A convolution with bias, normalization, ReLU."""
+    """Convolution with bias, batch normalization and ReLU."""
 
     def __init__(self, channels: int, filters: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Conv(nn.Sequential):
 class _HalvingPool(nn.Module):
     """3x3 max pooling with stride 2, rounding output sizes up.
 
-    An odd side, which images of 224 pixels never come to, is treated as 3x3 convolutions of stride 2 treat it.
+    Odd sides, which do not occur with images of 224 pixels, are treated as by 3x3 convolutions of stride 2.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class BNInceptionBody(PooledNetwork):
         in_channels: 3, or 1, which is repeated.
 
     Shape:
-        - images: ``(b, c, h, w)`` float, normalized as ImageNet's; what the published weights expect is made of it.
+        - images: ``(b, c, h, w)`` float, normalized as for ImageNet; converted here to the scale of published weights.
         - returns: ``(b, 1024, h / 32, w / 32)`` maps of `forward_features`, sides rounded up after each step.
     """
 

@@ -1,4 +1,4 @@
-"""Our convolutional networks by name, for training from scratch: AlexNet, ResNets, ConvNet-13, Wide ResNets, a demo.
+"""labelkit's convolutional networks by name: AlexNet, ResNets, ConvNet-13, Wide ResNets, GoogLeNet and small ones.
 
 Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
 """
@@ -30,23 +30,23 @@ from labelkit.models.backbones.resnet import (
 from labelkit.models.backbones.staged_network import InputScale, PooledNetwork, StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
-# Departures: convolutions have no biases (the TensorFlow code keeps them). The first block of groups 2 and 3 normalizes
-# its input too; in ``microsoft/Semi-supervised-learning`` these two normalizations have weights that are never used.
+# Departures: convolutions have no biases (the TensorFlow code has them). The first block of groups 2 and 3 normalizes
+# its input too; in ``microsoft/Semi-supervised-learning`` the weights of these two normalizations are never used.
 
 LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and 3x3 convolution.
+    """Pre-activation residual block of Wide ResNet: batch norm, leaky ReLU and 3x3 convolution, twice.
 
     The first convolution may be strided.
 
     Args:
-        in_channels: of the input.
-        channels: of the output.
-        stride: of the first convolution and of the shortcut.
+        in_channels: channels of the input.
+        channels: channels of the output.
+        stride: stride of the first convolution and of the shortcut.
         activate_shortcut: whether the 1x1 shortcut starts after the first leaky ReLU instead of before it.
-        momentum: of the running statistics, share of the new batch.
+        momentum: share of the new batch in the running statistics.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ def wide_resnet(
 ) -> StagedNetwork:
     """Build the Wide ResNet WRN-``depth``-``widen`` for small images, without a classifier.
 
-    A 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization, average.
+    It has a 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization and global average pooling.
 
     Args:
         depth: 6 m + 4: 10, 16, 22, 28, ...
         widen: the groups have ``stem * widen`` channels, doubled twice.
         stem: channels of the stem; 16 in the literature, 8 for small demonstrations.
-        momentum: of all running statistics.
-        in_channels: of the images.
+        momentum: share of the new batch in all running statistics.
+        in_channels: channels of the images.
     """
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
     block = partial(WideBlock, activate_shortcut=False, momentum=momentum)
     groups = build_stages(block, stem, widths, [(depth - 4) // 6] * 3)
-    groups[0][0].activate_shortcut = True  # type: ignore[assignment] # a mark, no part
+    groups[0][0].activate_shortcut = True  # type: ignore[assignment] # a flag, not a module
     groups[2] += [nn.BatchNorm2d(widths[2], momentum=momentum), nn.LeakyReLU(LEAK)]
     stages = {f"group{number}": nn.Sequential(*group) for number, group in enumerate(groups, start=1)}
     return StagedNetwork({"stem": first, **stages}, widths[2])
@@ -97,13 +97,13 @@ def wide_resnet(
 
 # Sources: ``CuriousAI/mean-teacher:tensorflow`` (mean-only batch normalization), ``benathi/fastswa-semi-sup`` (weight
 # normalization and ordinary batch normalization).
-# Departure: batch normalization alone by default; with it the gain of weight normalization is redundant.
+# Departure: only batch normalization by default, since it makes the gain of weight normalization redundant.
 
 _MIN_SIDE = 12
 
 
 class _Unit(nn.Module):
-    """Convolution, batch normalization, leaky ReLU."""
+    """Convolution, batch normalization and leaky ReLU."""
 
     def __init__(self, in_channels: int, channels: int, kernel: int, padding: int, weight_norm: bool) -> None:
         super().__init__()
@@ -121,15 +121,15 @@ class _Unit(nn.Module):
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
     """Build ConvNet-13, the 13-layer network of the semi-supervised literature.
 
-    It has 3,122,560 parameters without classifier at width 128. Three convolutions of ``width`` filters, pool, dropout;
-    three of ``2 width``, pool, dropout; then 3x3 without padding of ``4 width``, 1x1 of ``2 width``, 1x1 of ``width``;
-    average over positions. Half is dropped, as under Mean Teacher; MixMatch, which brings its own noise, drops nothing
-    (``set_dropout``).
+    It has 3,122,560 parameters without classifier at width 128. Layers: three convolutions of ``width`` filters, pool,
+    dropout; three of ``2 width``, pool, dropout; 3x3 without padding of ``4 width``, 1x1 of ``2 width``, 1x1 of
+    ``width``; average over positions. The dropout rate is 0.5, as in Mean Teacher; MixMatch, which adds its own noise,
+    uses none (``set_dropout``).
 
     Args:
         width: f; 128 in the literature, 16 or 32 on a CPU.
-        weight_norm: weight normalization of every convolution, beside batch normalization.
-        in_channels: of the images, which need 12 pixels at least.
+        weight_norm: whether to apply weight normalization to every convolution, in addition to batch normalization.
+        in_channels: channels of the images, which need at least 12 pixels.
     """
 
     def units(*layers: tuple[int, int, int, int]) -> list[nn.Module]:
@@ -156,7 +156,7 @@ def set_dropout(module: nn.Module, share: float) -> int:
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# filters, kernel, stride, padding; None is a 3x3 pool of stride 2
+# Filters, kernel, stride and padding of each layer; None is a 3x3 pool of stride 2.
 _ALEXNET = ((96, 11, 4, 2), None, (256, 5, 1, 2), None, (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), None)
 _ALEXNET_SMALL = ((64, 11, 4, 2), None, (192, 5, 1, 2), None, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), None)
 _HIDDEN = 4096
@@ -165,12 +165,12 @@ _HIDDEN = 4096
 class AlexNet(PooledNetwork):
     """AlexNet with batch normalization and without a classifier.
 
-    Five convolutions and two wide layers with dropout; the features are the output of the last ReLU.
+    It has five convolutions and two wide layers with dropout; the features are the output of the last ReLU.
 
     Args:
         layers: filters, kernel, stride and padding of each convolution; ``None`` is a pool.
-        image_size: side of the images, which fixes the width of the first wide layer.
-        in_channels: of the images.
+        image_size: side of the images, which determines the input width of the first wide layer.
+        in_channels: channels of the images.
 
     Shape:
         - images: ``(b, c, image_size, image_size)`` float.
@@ -192,7 +192,7 @@ class AlexNet(PooledNetwork):
         if side < 1:
             raise ConfigError("image_size", f"{image_size} pixels are too few for an AlexNet", "Use at least 63.")
         self.num_features = _HIDDEN
-        self.head_std = 0.01  # of linear layers put on top, as of those within
+        self.head_std = 0.01  # initial deviation for linear heads, as for the layers within
         self.features = nn.Sequential(*parts)
         self.hidden = nn.Sequential(
             nn.Dropout(0.5),
@@ -231,16 +231,16 @@ def _demo(in_channels: int) -> PooledNetwork:
 class SmallCNN(PooledNetwork):
     """Small network of five 3x3 convolutions with batch norm and ReLU, for demonstrations on a CPU.
 
-    A 2x2 pool follows the first two convolutions: images of 32 pixels give 8x8 maps.
+    A 2x2 pool follows each of the first two convolutions, so that images of 32 pixels yield 8x8 maps.
 
     Args:
         widths: channels of each convolution.
-        in_channels: of the images.
-        late_pool: also pool after the fourth, to 4x4 maps.
+        in_channels: channels of the images.
+        late_pool: whether to pool also after the fourth convolution, to 4x4 maps.
 
     Shape:
         - images: ``(b, c, h, w)`` float.
-        - returns: ``(b, f)`` float, not negative, the average of ``(b, f, h / 4, w / 4)`` maps, or half of that.
+        - returns: ``(b, f)`` float, not negative, the mean of ``(b, f, h / 4, w / 4)`` maps (8, not 4: ``late_pool``).
 
     Source:
         The CPU demonstrations of our specifications of TAC-CCL (2.3) and, with the late pool, SAN (2.1).
@@ -263,9 +263,9 @@ class ConvNet:
     """Registry entry of a convolutional network: its builder, default input and pooling.
 
     Attributes:
-        build: image size and channels to the network.
-        image_size: side in pixels unless another is asked for.
-        mean, std: per color, of images in [0, 1].
+        build: function from image size and channels to the network.
+        image_size: default side in pixels.
+        mean, std: normalization per color, for images in [0, 1].
         pooling: how positions become one vector.
         crop_pct: share of the resized image that the center crop keeps.
         url: where published weights can be fetched from, if there are any.
@@ -285,7 +285,7 @@ def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> 
 
 
 def _metric(build: Callable[[int, int], PooledNetwork], url: str) -> ConvNet:
-    # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
+    # 227 pixels of a shorter side of 256, as in the tables of metric learning
     return ConvNet(build, 227, _IMAGENET_MEAN, _IMAGENET_STD, crop_pct=227 / 256, url=url)
 
 
@@ -322,7 +322,7 @@ def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> Con
 
 
 CONVNETS: dict[str, ConvNet] = {
-    # of metric learning on small machines
+    # for metric learning on small machines
     "smallcnn": _small((16, 32, 64, 64, 128)),
     "smallcnn_pool": _small((16, 32, 64, 64, 128), late_pool=True),
     "smallcnn_wide": _small((32, 64, 128, 128, 256)),
@@ -336,18 +336,18 @@ CONVNETS: dict[str, ConvNet] = {
     ),
     "convnet_demo": ConvNet(lambda _, channels: _demo(channels)),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
-    # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut
+    # of hyperspherical prototype networks, used in DL2PA's balanced experiments: shortcuts are 3x3 convolutions
     **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
     "resnet32_wide_cifar": _cifar(32, width=32),
-    # of self-supervised learning on small images
+    # for self-supervised learning on small images
     "resnet18_3x3": ConvNet(lambda _, channels: resnet18(channels)),
     "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), "flatten"),
     "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), "flatten"),
     "resnet50_sela": _photo(lambda _, channels: resnet50(1, in_channels=channels)),
-    # DL2PA's for long-tailed ImageNet: a last stage of twice the width
+    # DL2PA's network for long-tailed ImageNet, with a last stage of twice the width
     "resnet50_wide_end": _photo(lambda _, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels)),
     "resnet50v2_sela": _photo(lambda _, channels: resnet50(2, in_channels=channels)),
-    # of semi-supervised learning; the small ones are for CPUs
+    # for semi-supervised learning; the small ones are for CPUs
     "convnet13": _convnet13(128),
     "convnet13_w32": _convnet13(32),
     "convnet13_w16": _convnet13(16),
@@ -357,7 +357,7 @@ CONVNETS: dict[str, ConvNet] = {
     "wrn28_2": _wide(28, 2),
     "wrn28_8": _wide(28, 8),
     "wrn16_2": _wide(16, 2),
-    # half the usual stem; short runs need statistics that follow quickly
+    # half the usual stem; short runs need running statistics that adapt quickly
     "wrn10_1": _wide(10, 1, stem=8, momentum=0.1),
 }
 
@@ -372,7 +372,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         in_channels: 3, or 1, which is repeated.
 
     Shape:
-        - images: ``(b, c, h, w)`` float, normalized as ImageNet's; what the published weights expect is made of it.
+        - images: ``(b, c, h, w)`` float, normalized as for ImageNet; converted here to the scale of published weights.
         - returns: ``(b, 1024, h / 32, w / 32)`` maps of `forward_features`, sides rounded up after each step.
     """
 
@@ -394,5 +394,5 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Drop the classifiers from a GoogLeNet state dict, as timm's networks do when weights are loaded."""
+    """Drop the classifiers from a GoogLeNet state dict; has the name that timm uses for such functions."""
     return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}

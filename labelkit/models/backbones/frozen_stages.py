@@ -1,7 +1,7 @@
-"""The first stages of a convolutional network, which training leaves as they are: what leaves them can be kept.
+"""Frozen first stages of a convolutional network, whose output can be cached because training does not change them.
 
-Nothing is known here of the code of a network. A trial pass finds which modules run before a stage ends; each is then
-left out by an identity in its place, and a second trial shows that the rest gives the same maps from what was kept.
+This code knows nothing about the implementation of a network. A trial pass finds the modules that run before a stage
+ends. They are then replaced by identities, and a second pass from the stage's output checks that the maps are the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FrozenStages:
     """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
 
     Attributes:
-        names: modules that are frozen, in the order in which they run.
-        shape: (c, h, w) of what leaves them, for an image of the size that the network is built for.
+        names: frozen modules, in the order in which they run.
+        shape: (c, h, w) of their output, for an image of the size that the network is built for.
     """
 
     names: tuple[str, ...]
@@ -72,16 +72,16 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first stages of a network and all modules before them, but none behind them.
+    """Freeze the first stages of a network and all modules before them, but no later ones.
 
     Args:
         net: a convolutional network with ``forward_features``.
-        name: what the user calls it.
-        count: stages, at least 1.
+        name: the user's name for it.
+        count: number of stages, at least 1.
         image_shape: (c, h, w) of its images.
 
     Raises:
-        ConfigError: it has fewer stages, or cannot be cut there.
+        ConfigError: it has fewer stages, or cannot be cut after the last one.
     """
     stages = stage_names(net)
     if count > len(stages):
@@ -104,7 +104,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():
             if isinstance(module, _BatchNorm):
-                module.keeps_statistics = True  # type: ignore[assignment] # a mark, no part
+                module.keeps_statistics = True  # type: ignore[assignment] # a flag, not a module
     return found
 
 
@@ -120,13 +120,13 @@ def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
-class _Left(Exception):  # noqa: N818 - no error: a way out of a pass
+class _Left(Exception):  # noqa: N818 - not an error, but a way to end a pass early
     def __init__(self, maps: Tensor) -> None:
         self.maps = maps
 
 
 def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
-    """Run images up to the end of a module, and no further."""
+    """Run images through a network up to a module, and return the output of that module."""
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         raise _Left(output)
@@ -144,7 +144,7 @@ def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[int]) -> FrozenStages | None:
-    """Find what runs up to the end of a stage; ``None`` if the rest does not give the same from what left it."""
+    """Find the modules up to the end of a stage; ``None`` if the others do not reproduce the result from its output."""
     images = torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     order: list[str] = []
     handles = [

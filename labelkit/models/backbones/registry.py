@@ -1,6 +1,6 @@
 """Backbones by name: every timm network, our small ViTs and convolutional networks, behind one small wrapper.
 
-timm and the hub client are imported on first use: reading weights must not cost them.
+timm and the hub client are imported on first use, so that reading weights does not load them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class BackboneInfo:
     """Properties of a backbone: feature width, input size, normalization and pooling.
 
     Attributes:
-        name: as it was asked for.
+        name: the requested name.
         feature_dim: width f of the pooled features.
         image_size: height and width in pixels that it is built for.
         in_channels: 1 or 3.
-        mean: per channel, of images in [0, 1]; what its weights were trained with.
-        std: per channel.
+        mean: mean per channel, for images in [0, 1], with which its weights were trained.
+        std: standard deviation per channel, likewise.
         pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
-        num_prefix_tokens: class and register tokens before the patch tokens; 0 without tokens.
-        depth: number of transformer blocks; 0 if it is not made of such.
+        num_prefix_tokens: number of class and register tokens before the patch tokens; 0 without tokens.
+        depth: number of transformer blocks; 0 for other networks.
         interpolation: how images are resized, e.g. ``"bicubic"``.
         crop_pct: share of the resized image that the center crop keeps, in (0, 1].
     """
@@ -77,10 +77,10 @@ class Backbone(nn.Module):
     Attributes:
         net: the timm network.
         info: see `BackboneInfo`.
-        source: where the weights are from: ``"random"``, a hub file, or the name of a file.
+        source: origin of the weights: ``"random"``, a hub file, or the name of a file.
         weights_sha256: digest of the weights file; empty for random weights.
-        load_report: names loaded and left over; ``None`` for random weights.
-        frozen: stages that training leaves as they are; ``None``: no stage.
+        load_report: names of loaded and unused tensors; ``None`` for random weights.
+        frozen: stages that training does not change; ``None``: no stage.
     """
 
     def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
@@ -92,17 +92,17 @@ class Backbone(nn.Module):
         self.load_report: LoadReport | None = None
         self.frozen: FrozenStages | None = None
         self._reuses = False
-        # what the next passes give before their head, while somebody asks for it
+        # collects the inputs of the head in the next passes, while `with_patches` needs them
         self._kept: list[Any] | None = None
 
     def freeze_stages(self, count: int) -> None:
         """Freeze the first stages of the network and keep their normalization in evaluation mode.
 
         Args:
-            count: stages; see `labelkit.models.backbones.frozen_stages.freeze_stages`.
+            count: number of stages; see `labelkit.models.backbones.frozen_stages.freeze_stages`.
 
         Raises:
-            ConfigError: there are fewer, or the network cannot be cut there.
+            ConfigError: there are fewer stages, or the network cannot be cut there.
         """
         side = self.info.image_size
         self.frozen = freeze_stages(self.net, self.info.name, count, (self.info.in_channels, side, side))
@@ -131,7 +131,7 @@ class Backbone(nn.Module):
         """Return the feature maps (b, f, h, w) or tokens (b, t, f) before the network's head.
 
         Args:
-            images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
+            images: (b, c, h, w); after ``reuse_frozen`` also cached outputs of the frozen stages.
         """
         net: Any = self.net
         if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
@@ -153,7 +153,7 @@ class Backbone(nn.Module):
 
         Args:
             images: as for ``forward`` of the backbone.
-            forward: calls the backbone once.
+            forward: function that calls the backbone once.
 
         Raises:
             UnsupportedBackboneError: the network has no feature map.
@@ -170,14 +170,14 @@ class Backbone(nn.Module):
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the feature vector of each patch or map position, (b, rows, cols, w).
 
-        Patch tokens after the last norm, or the last maps.
+        They are the patch tokens after the last norm, or the last maps.
 
         Args:
-            images: as for ``forward``, of any size that the network can take.
+            images: as for ``forward``, of any size that the network accepts.
 
         Raises:
             UnsupportedBackboneError: the network has no feature map.
-            ConfigError: images of a size that it cannot take.
+            ConfigError: the network does not accept images of this size.
         """
         return feature_map(self.net, images, self.info.name)
 
@@ -186,7 +186,7 @@ class Backbone(nn.Module):
 
         Args:
             path: see `labelkit.models.weights.files.load_weights_file`.
-            source: what to call it; by default the name of the file.
+            source: recorded origin of the weights; default: the name of the file.
 
         Raises:
             CheckpointError: the file cannot be read or does not fit; nothing was changed.
@@ -201,7 +201,7 @@ class Backbone(nn.Module):
 
         Args:
             state: tensors by name.
-            where: the file, for messages.
+            where: name of the file, for messages.
 
         Raises:
             CheckpointError: they do not fit; nothing was changed.
@@ -223,21 +223,21 @@ def build_backbone(
 
     Args:
         name: one of `list_backbones`; timm names with or without the tag of their weights.
-        pretrained: take published weights: from the cache of the Hugging Face hub, an installed package of weights
-            (`labelkit.models.weights.published`), or the hub itself, in this order.
-        weights: take these weights instead; see `labelkit.models.weights.files.load_weights_file`.
-        image_size: height and width in pixels; by default what the network was published with.
-        in_channels: 1 or 3; three-channel weights are summed for one.
-        seed: of the random weights; ``None`` draws from torch's global generator.
-        options: others of the network's constructor, for a timm network or one of our ViTs, such as ``drop_path_rate``.
+        pretrained: whether to use published weights: from the cache of the Hugging Face hub, an installed package of
+            weights (`labelkit.models.weights.published`), or the hub itself, in this order.
+        weights: file of weights to use instead; see `labelkit.models.weights.files.load_weights_file`.
+        image_size: height and width in pixels; by default those with which the network was published.
+        in_channels: 1 or 3; three-channel weights are summed for one channel.
+        seed: seed of the random weights; ``None`` draws from torch's global generator.
+        options: further options of the constructor of a timm network or one of our ViTs, such as ``drop_path_rate``.
 
     Returns:
         The backbone on the CPU, in training mode.
 
     Raises:
-        ConfigError: unknown name or tag, an image size or number of channels that does not fit,
-            no published weights, or both ``pretrained`` and ``weights``.
-        CheckpointError: the weights cannot be had, read or fitted; nothing hangs offline.
+        ConfigError: the name or tag is unknown, the image size or number of channels does not fit,
+            there are no published weights, or both ``pretrained`` and ``weights`` are set.
+        CheckpointError: the weights cannot be fetched, read or fitted; nothing hangs offline.
     """
     if in_channels not in (1, 3):
         raise ConfigError("in_channels", f"must be 1 or 3, not {in_channels}", "Convert the images.")
@@ -260,7 +260,7 @@ def list_backbones(pattern: str | None = None) -> list[str]:
     """List the names that `build_backbone` accepts: labelkit's own first, then timm's with weight tags.
 
     Args:
-        pattern: a shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all.
+        pattern: shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all names.
     """
     from timm.models import list_models
 
@@ -306,7 +306,7 @@ def _build_timm(
     cfg = timm_config(name)
     size = image_size or cfg.get("input_size", (3, 224, 224))[-1]
     options: dict[str, Any] = dict(given)
-    # Only networks with position embeddings are built for one size.
+    # Only networks with position embeddings are built for a fixed size.
     if image_size is not None and cfg.get("fixed_input_size", False):
         options["img_size"] = image_size
     try:
@@ -335,14 +335,14 @@ def _build_timm(
 
 
 def _count_transformer_blocks(blocks: object) -> int:
-    """Count them; 0 for the stages of convolutional networks, which share the name."""
+    """Count transformer blocks; return 0 for stages of convolutional networks, which share the attribute's name."""
     if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not all(hasattr(block, "attn") for block in blocks):
         return 0
     return len(blocks)
 
 
 def _pooling(net: Any) -> str:
-    """Return the name timm gives the pooling; convolutional networks keep it in a module."""
+    """Return timm's name for the pooling; convolutional networks have it in a module."""
     pool = getattr(net, "global_pool", None)
     if isinstance(pool, str):
         return pool or "none"
@@ -353,7 +353,7 @@ def _pooling(net: Any) -> str:
 
 
 def _check_name(name: str) -> None:
-    """Reject names and tags that timm does not have, with the nearest ones."""
+    """Raise an error for names and tags that timm does not have, suggesting similar ones."""
     from timm.models import is_model, list_models
 
     architecture = name.split(".", 1)[0]
@@ -376,14 +376,14 @@ def _check_patches(name: str, image_size: int, patch_size: int) -> None:
 
 
 def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ...]:
-    """Return one value per channel; a gray image gets the average of the colors."""
+    """Return one value per channel; for gray images, the average over the colors."""
     if len(values) == in_channels:
         return tuple(float(value) for value in values)
     return (sum(values) / len(values),) * in_channels
 
 
 def _convert(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """Return weights of another layout, image size or number of channels for a network, as far as timm knows how."""
+    """Convert weights of another layout, image size or number of channels for a network, as far as timm supports it."""
     import inspect
 
     from timm.models import adapt_input_conv

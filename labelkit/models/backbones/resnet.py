@@ -1,9 +1,9 @@
-"""Residual networks that timm has not.
+"""Residual networks that timm does not have.
 
 Sources: K. He et al., "Deep Residual Learning" (CVPR 2016), Sec. 4.2 for small images; "Identity Mappings" (ECCV 2016)
 for pre-activation, in the form of ``yukimasano/self-label:models/resnetv2.py``.
 
-ResNet-26 with shake-shake regularization: two branches per block, blended by other shares forward than backward.
+ResNet-26 with shake-shake regularization: two branches per block, blended with different weights forward and backward.
 
 Sources: X. Gastaldi, "Shake-Shake regularization" (2017); ``CuriousAI/mean-teacher:pytorch/mean_teacher``.
 """
@@ -130,11 +130,11 @@ def build_stages(
     """Build the residual blocks of each stage, where all stages but the first begin with a stride of 2.
 
     Args:
-        block: channels before it, its width and its stride to the block.
-        channels: before the first one.
-        widths: of the blocks of each stage.
-        counts: blocks of each stage.
-        expansion: channels behind a block, in units of its width.
+        block: function from input channels, width and stride to a block.
+        channels: channels before the first block.
+        widths: width of the blocks of each stage.
+        counts: number of blocks of each stage.
+        expansion: output channels of a block, in units of its width.
     """
     stages: list[list[nn.Module]] = []
     for number, (width, count) in enumerate(zip(widths, counts, strict=True)):
@@ -164,8 +164,8 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     Args:
         depth: 6 m + 2: 20, 32, 44, 56, 110, ...
         width: channels of the first stage; doubled twice.
-        shortcut: where a stage changes size: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
-        in_channels: of the images.
+        shortcut: shortcut where sizes change: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
+        in_channels: channels of the images.
     """
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
     widths = (width, 2 * width, 4 * width)
@@ -189,8 +189,8 @@ def resnet50(
 ) -> ResidualNetwork:
     """Build a post-activation (1) or pre-activation (2) ResNet-50 with a 7x7 stem.
 
-    f = 4 times the last width. Version 2 is that of SeLa's code: nothing between stem and pool, nothing between the
-    last block and the average, and PyTorch's own initial values.
+    f is 4 times the last width. Version 2 is that of SeLa's code: no layers between stem and pool or between the last
+    block and the average, and PyTorch's own initial values.
     """
     block: type[Bottleneck] | type[PreActivationBottleneck] = Bottleneck if version == 1 else PreActivationBottleneck
     layers: list[nn.Module] = [nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)]
@@ -205,14 +205,14 @@ def resnet50(
 
 
 class ShakeShake(torch.autograd.Function):
-    """Blend of two branches whose backward pass uses other random weights than its forward pass.
+    """Blend of two branches whose backward pass uses different random weights from its forward pass.
 
-    ``g a + (1 - g) b`` forward; the gradient is divided by ``h`` and ``1 - h`` instead.
+    The forward pass is ``g a + (1 - g) b``; the gradient is divided with weights ``h`` and ``1 - h`` instead.
 
     Shape:
         - a, b: ``(n, c, h, w)`` float, the branches.
         - forward_gates, backward_gates: ``(n, 1, 1, 1)`` float in [0, 1], g and h; no gradient.
-        - returns: as a.
+        - returns: ``(n, c, h, w)``, like a.
     """
 
     @staticmethod
@@ -232,8 +232,8 @@ class ShakeShake(torch.autograd.Function):
 def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
     """Blend two branches by shake-shake: random weights per image in training, equal weights otherwise.
 
-    In training the gradient is shared by another random weight. Random numbers come from torch's generator of the
-    device, as those of dropout.
+    In training the gradient is divided with other random weights. Random numbers come from torch's generator of the
+    device, as in dropout.
     """
     if not training:
         return 0.5 * (a + b)
@@ -258,7 +258,7 @@ class ShiftedShortcut(nn.Module):
 
 
 class _Branch(nn.Module):
-    """Shake-shake branch: twice ReLU, 3x3 convolution and batch norm, where the first convolution may be strided."""
+    """Shake-shake branch: ReLU, 3x3 convolution and batch norm, twice; the first convolution may be strided."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -293,11 +293,11 @@ class ShakeBlock(nn.Module):
 def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     """Build the shake-shake ResNet-26 2x``width``d, without a classifier.
 
-    A 3x3 stem of 16 channels, three stages of four blocks, average.
+    It has a 3x3 stem of 16 channels, three stages of four blocks, and global average pooling.
 
     Args:
-        width: channels of the first stage; doubled twice, so features have four times as many.
-        in_channels: of the images, whose sides must be multiples of 4.
+        width: channels of the first stage; doubled twice, so that features have width 4 ``width``.
+        in_channels: channels of the images, whose sides must be multiples of 4.
     """
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
     blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))

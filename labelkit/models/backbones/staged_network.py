@@ -1,4 +1,4 @@
-"""Convolutional networks as a row of modules and an average; one of named stages can be cut before its last stage."""
+"""Convolutional networks as sequences of modules with an average; those of named stages split before the last one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InputScale(nn.Module):
     """Convert ImageNet-normalized color or gray images to the scale that published weights expect.
 
     Args:
-        channels: of each channel of the result, the color that it is made of, a factor and an offset.
+        channels: for each channel of the result, the index of its source color, a factor and an offset.
     """
 
     def __init__(self, channels: Sequence[tuple[int, float, float]]) -> None:
@@ -58,7 +58,7 @@ class StagedNetwork(PooledNetwork):
     """A sequence of named stages followed by global average pooling, without a classifier.
 
     Args:
-        stages: name to module, in order; the last one is what lies behind the composition layer.
+        stages: modules by name, in order; the last one follows the composition layer.
         num_features: channels of the last stage, f.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""What we build on timm's VisionTransformer: small networks for 32x32 images, and its parts by name.
+"""Extensions of timm's VisionTransformer: small networks for small images, and functions for its parts.
 
-All knowledge of timm's internals stands here, so that a new timm release is checked in one file.
-timm is imported on first use: reading weights must not cost it.
+All knowledge of timm's ViT internals is in this file, so that a new timm release is checked in one place.
+timm is imported on first use, so that reading weights does not load it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
 
     Args:
         name: a key of `SMALL_VITS`.
-        image_size: height and width in pixels, a multiple of the patch size; default: what it is made for.
+        image_size: height and width in pixels, a multiple of the patch size; default: that of `SMALL_VITS`.
         in_channels: 1 or 3.
-        options: others of timm's ``VisionTransformer``.
+        options: further options of timm's ``VisionTransformer``.
 
     Raises:
-        KeyError: no such name.
+        KeyError: there is no such name.
     """
     from timm.models import VisionTransformer
 
@@ -55,12 +55,12 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
         blocks: 0-based indices of the blocks that need timm's fused-qkv ``Attention``.
 
     Raises:
-        UnsupportedBackboneError: names the type that was found.
+        UnsupportedBackboneError: another type was found, which the message names.
     """
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block, VisionTransformer
 
-    # The functions, not the classes: a subclass is welcome as long as it computes the same.
+    # Compares functions, not classes: a subclass is accepted if it uses the same functions.
     if not isinstance(vit, VisionTransformer) or type(vit).forward_features is not VisionTransformer.forward_features:
         raise _unsupported(vit, f"{type(vit).__name__} is not timm's VisionTransformer")
     for index in blocks:
@@ -74,13 +74,13 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 def embed_tokens(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> Tensor:
-    """Return the tokens (b, t, f) at the input of the first block, the only use of timm's private helper.
+    """Return the tokens (b, t, f) at the input of the first block; only here timm's private helper is used.
 
     Args:
         vit: the network.
         images: (b, c, h, w).
-        hidden: (b, rows, columns) bool, patches in whose place the mask token stands, before positions are added.
-        mask_token: (f,).
+        hidden: (b, rows, columns) bool, patches to replace by the mask token before positions are added.
+        mask_token: (f,), the token that replaces hidden patches.
     """
     net: Any = vit
     patches = net.patch_embed(images)
@@ -93,7 +93,7 @@ def embed_tokens(
 
 
 def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of timm's ``Attention``, normalized as it does, each (b, h, t, d).
+    """Return queries, keys and values of timm's ``Attention``, after its norms, each (b, h, t, d).
 
     Args:
         attention: timm ``Attention``.
@@ -114,7 +114,7 @@ def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
-    """Return some of the thirds of what the projection gives, from the first on: (count, b, h, t, d), not normed."""
+    """Return ``count`` thirds of the qkv projection from the third ``first`` on, before norms: (count, b, h, t, d)."""
     width = len(attn.qkv.weight) // 3
     part = slice(first * width, (first + count) * width)
     bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
@@ -142,7 +142,7 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
 
     Args:
         attention: timm ``Attention``.
-        tokens: ``(b, t, f)``, what `split_qkv` was given (a gate looks at it).
+        tokens: ``(b, t, f)``, the input of `split_qkv`, which a gate uses.
         queries: ``(b, h, t, d)``.
         keys: ``(b, h, s, d)``.
         values: ``(b, h, s, d)``.
@@ -153,7 +153,7 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
     attn: Any = attention
     dropout = attn.attn_drop.p if attn.training else 0.0
     mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
-    # Norm and gate came with later timm releases.
+    # Norm and gate exist only in later timm releases.
     mixed = getattr(attn, "norm", nn.Identity())(mixed.transpose(1, 2).flatten(2))
     gate = getattr(attn, "gate", None)
     if gate is not None:
@@ -176,14 +176,14 @@ def pools_class_token(vit: nn.Module) -> bool:
 def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     """Run the last block of a ViT for the class token alone, with all tokens as keys and values.
 
-    The other tokens would be dropped behind it, so that five sixths of the block's work are for nothing.
+    The other tokens would be dropped afterwards, which would waste five sixths of the block's work.
 
     Args:
-        vit: a network that `pools_class_token` is true of.
+        vit: a network for which `pools_class_token` is true.
         tokens: ``(b, t, f)``.
 
     Returns:
-        ``(b, 1, f)``, the first token that the block gives, up to rounding.
+        ``(b, 1, f)``, equal to the first output token of the block up to rounding.
     """
     net: Any = vit
     block: Any = net.blocks[-1]
@@ -198,7 +198,7 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return the number of rows and columns of patches for an image of the given height and width in pixels."""
+    """Return the numbers of rows and columns of patches for an image of this height and width in pixels."""
     net: Any = vit
     rows, columns = net.patch_embed.dynamic_feat_size((height, width))
     return int(rows), int(columns)
@@ -212,7 +212,7 @@ def token_maps(
     Args:
         vit: the network.
         images: (b, c, h, w).
-        hidden: see `embed_tokens`; for a network that `check_vision_transformer` lets pass.
+        hidden: see `embed_tokens`; only for a network that `check_vision_transformer` accepts.
         mask_token: likewise.
     """
     net: Any = vit
@@ -248,7 +248,7 @@ def head_count(vit: nn.Module) -> int:
 def find_patch_embedding(net: nn.Module) -> Any:
     """Return the patch embedding of a timm network that keeps its patch grid to the end, or ``None``."""
     found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
-    # stages that follow would merge patches
+    # networks with stages merge patches later
     staged = any(hasattr(net, name) for name in ("layers", "stages", "levels"))
     return found if hasattr(found, "dynamic_feat_size") and not staged else None
 
@@ -257,8 +257,8 @@ def find_patch_embedding(net: nn.Module) -> Any:
 def any_image_size(net: nn.Module) -> Iterator[None]:
     """Let a plain ViT accept images of any whole number of patches inside a ``with`` block.
 
-    Other networks stay as they are. Its position embeddings are resampled for another size and the same for its own, as
-    when timm builds it with ``dynamic_img_size``.
+    Other networks stay unchanged. Position embeddings are resampled for other sizes and unchanged for the network's own
+    size, as when timm builds it with ``dynamic_img_size``.
     """
     from timm.layers.format import Format
     from timm.layers.patch_embed import PatchEmbed
@@ -282,7 +282,7 @@ def any_image_size(net: nn.Module) -> Iterator[None]:
 def keep_windows(net: nn.Module) -> None:
     """Let a Swin transformer accept images of any size with its window size unchanged.
 
-    Other networks stay as they are. Maps are padded to whole windows, and windows are shifted at every size.
+    Other networks stay unchanged. Maps are padded to whole windows, and windows are shifted at every size.
     """
     from timm.models.swin_transformer import SwinTransformer
 

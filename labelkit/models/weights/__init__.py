@@ -1,1 +1,1 @@
-"""Weights: files, published ones, packages."""
+"""Weights from files, from the hub and from installed packages."""

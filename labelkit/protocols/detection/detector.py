@@ -1,28 +1,28 @@
-"""The maps that a detector looks at, and a backbone with torchvision's detection parts around it.
+"""The feature maps of a detector, and torchvision's detection parts around a backbone.
 
-The maps that a detector looks at: a simple pyramid on the last map of a plain ViT, or an FPN on the stages of a CNN.
+Feature maps: a simple pyramid on the last map of a plain ViT, or an FPN on the stages of a CNN.
 
 Sources: Y. Li et al., "Exploring Plain Vision Transformer Backbones for Object Detection" (ECCV 2022), Sec. 3: strides
 4, 8, 16 and 32 from the last map alone by (de)convolutions; T.-Y. Lin et al., "Feature Pyramid Networks" (CVPR 2017).
-Departures: a ViT has full attention in each block, not windows; patches whose side is no power of two are resampled to
-the nearest one, because torchvision's parts take strides of powers of two.
+Departures: a ViT has full attention in each block, not windows; if the side of patches is not a power of two, maps are
+resampled to the nearest power, because torchvision's parts require strides of powers of two.
 
-A backbone with torchvision's detection parts around it: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
+Detectors around a backbone: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
 
 Sources: S. Ren et al., "Faster R-CNN" (NeurIPS 2015); K. He et al., "Mask R-CNN" (ICCV 2017); for the cascade see
-below. Region proposals, sampling, pooling, heads and losses are torchvision's, with its numbers unless told: a quarter
-of the sampled boxes are objects, boxes that overlap by an IoU of .5 are suppressed, boxes below a score of .05 left
-out, 100 kept. The box heads of a cascade have four convolutions and a layer, with group
-normalization in place of batch normalization, which small batches disturb.
+below. Region proposals, sampling, pooling, heads and losses are torchvision's, with its numbers unless set: a quarter
+of the sampled boxes are objects, boxes that overlap by an IoU of .5 are suppressed, boxes with a score below .05 are
+dropped, and 100 are kept. The box heads of a cascade have four convolutions and a linear layer, with group
+normalization instead of batch normalization, which works badly for small batches.
 
-Three box heads in a row, each trained on the boxes of the one before and asking more of them.
+The cascade: three successive box heads, each trained on the boxes of the previous one with a stricter threshold.
 
 Source: Z. Cai and N. Vasconcelos, "Cascade R-CNN: High Quality Object Detection and Instance Segmentation" (TPAMI
-2019), Sec. 4 and 5. Stage t takes boxes with an IoU of .5, .6, .7 for objects; boxes are corrected without regard to
-class, by offsets that are scaled by 10, 20, 30 (5, 10, 15 for the places of width and height: twice as much as for
-their logarithms). Its best variant has a mask head in each stage and averages their masks. Weights of the losses are
+2019), Sec. 4 and 5. In stages 1 to 3, boxes with an IoU of .5, .6, .7 count as objects; boxes are corrected
+independently of the class, by offsets that are scaled by 10, 20, 30 for positions and 5, 10, 15 for the logarithms of
+width and height. Its best variant has a mask head in each stage and averages their masks. Weights of the losses are
 1, 1/2, 1/4, as in ``open-mmlab/mmdetection``. Sampling, matching, coding and suppression are torchvision's.
-Each stage samples again, from the boxes of the one before and the true ones.
+Each stage samples again, from the boxes of the previous stage and the true ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from labelkit.models.seeding import seeded_init
 from labelkit.protocols.segmentation.pyramid_heads import level_maps
 
 WIDTH = 256
-"""Of each level."""
+"""Width of each pyramid level."""
 _STRIDES = (4, 8, 16, 32)
 _TOP = "pool"
 
@@ -67,8 +67,8 @@ class SimplePyramid(nn.Module):
     Each level ends with a 1 x 1 and a 3 x 3 convolution with LayerNorm.
 
     Args:
-        width: of the map, f.
-        stride: of the map in pixels, a power of two.
+        width: width of the map, f.
+        stride: stride of the map in pixels, a power of two.
         out: width of each level.
 
     Shape:
@@ -86,7 +86,7 @@ class SimplePyramid(nn.Module):
 
 
 def _level(width: int, out: int, doublings: int) -> nn.Sequential:
-    """Return what makes one level: as often twice as fine, or half as fine where the number is negative."""
+    """Return the layers of one level, which double the resolution this many times, or halve it if negative."""
     parts: list[nn.Module] = []
     for number in range(doublings):
         if number:
@@ -104,24 +104,24 @@ class DetectionBackbone(nn.Module):
     """Backbone with a feature pyramid, in the form that torchvision's detectors take.
 
     Args:
-        backbone: all of it is kept; what is trained of it is decided elsewhere.
-        image_size: sides of images for which it is tried.
+        backbone: used entirely; which parts are trained is decided elsewhere.
+        image_size: side of the images of a trial pass that finds the strides.
 
     Shape:
-        - images: ``(b, c, h, w)``, sides multiples of ``divisible``.
-        - returns: levels by name, each ``(b, 256, h / stride, w / stride)``; the last is half the one before.
+        - images: ``(b, c, h, w)``, with sides that are multiples of ``divisible``.
+        - returns: levels by name, each ``(b, 256, h / stride, w / stride)``; the last is half the previous one.
 
     Attributes:
         out_channels: width of each level.
-        names: of the levels, finest first, without the last.
-        strides: of these in pixels.
-        divisible: what the sides of images must be multiples of.
-        autocast: the context in which it computes; what it gives is float32 all the same, because the code that moves
-            boxes rounds their places to the type of the offsets: to whole pixels and more in bf16.
+        names: names of the levels, finest first, without the last.
+        strides: strides of these levels in pixels.
+        divisible: number of which the sides of images must be multiples.
+        autocast: the context in which it computes; the levels are float32 nevertheless, because the code that moves
+            boxes rounds their positions to the type of the offsets, in bf16 to whole pixels or more.
 
     Raises:
-        UnsupportedBackboneError: it gives no such maps.
-        ConfigError: strides that no detector takes.
+        UnsupportedBackboneError: the backbone has no such maps.
+        ConfigError: its strides are not powers of two, or it accepts only one size of images.
     """
 
     def __init__(self, backbone: Backbone, image_size: int) -> None:
@@ -164,16 +164,16 @@ class DetectionBackbone(nn.Module):
         return level_maps(self.backbone.net, images, self.backbone.info.name)
 
     def _stages(self, image_size: int) -> tuple[list[int], tuple[int, ...]]:
-        """Return widths and strides of the maps."""
+        """Return the widths and strides of the maps."""
         side = -(-image_size // self.divisible) * self.divisible
         info = self.backbone.info
         device = next(self.backbone.parameters()).device
-        # no square, as few images are
+        # not square, like most images
         images = torch.zeros(1, info.in_channels, side, side + self.divisible, device=device)
         try:
             with torch.no_grad():
                 maps = self._maps(images)
-        except AssertionError as error:  # how timm refuses a size
+        except AssertionError as error:  # raised by timm for a wrong size
             raise ConfigError(
                 info.name,
                 f"does not accept images of arbitrary size ({error})",
@@ -193,7 +193,7 @@ def keep_statistics(net: nn.Module) -> None:
 
 
 def anchor_sizes(strides: Sequence[int]) -> tuple[tuple[int], ...]:
-    """Return the anchor sizes of each pyramid level and the one on top, eight times the stride."""
+    """Return the anchor sizes of each pyramid level and the additional top level, eight times the stride."""
     return tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
 
 
@@ -208,8 +208,8 @@ class ClassAgnosticPredictor(nn.Module):
     """Box predictor with class logits and a single box shared by all classes.
 
     Args:
-        width: of the features, f.
-        num_classes: c, with the background.
+        width: width of the features, f.
+        num_classes: number of classes c, including the background.
 
     Shape:
         - features: ``(m, f)``.
@@ -232,7 +232,7 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
               \quad s(x) = \frac{9 x^2}{2} \text{ if } |x| < \frac19 \text{ else } |x| - \frac{1}{18}
 
-    Both >= 0; the second is 0 without objects.
+    Both are >= 0; the second is 0 without objects.
 
     Shape:
         - logits: ``(m, c)`` float; class 0 is the background.
@@ -253,10 +253,10 @@ class CascadeRoIHeads(nn.Module):
     """Three-stage cascade of torchvision's ``RoIHeads``, to be used as ``roi_heads`` of ``GeneralizedRCNN``.
 
     Args:
-        make_stage: a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
+        make_stage: function from a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
 
     Raises:
-        ValueError: a stage has no predictor of this kind.
+        ValueError: a stage has another kind of predictor.
     """
 
     def __init__(self, make_stage: Callable[[float, tuple[float, ...]], RoIHeads]) -> None:
@@ -273,7 +273,7 @@ class CascadeRoIHeads(nn.Module):
         image_shapes: list[tuple[int, int]],
         targets: Targets | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Return the detections of each image, or the losses in training, with arguments as of ``RoIHeads``."""
+        """Return the detections of each image, or the losses in training; arguments are as for ``RoIHeads``."""
         if self.training:
             assert targets is not None
             return [], self._losses(features, proposals, image_shapes, targets)
@@ -288,7 +288,7 @@ class CascadeRoIHeads(nn.Module):
     ) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         for number, (stage, weight) in enumerate(zip(self._heads(), STAGE_WEIGHTS, strict=True), start=1):
-            # the sampler appends the true boxes to what it is given
+            # the sampler appends the true boxes to its argument
             proposals, matched, labels, wanted = stage.select_training_samples(list(proposals), targets)
             logits, offsets = _predicted(stage, features, proposals, image_shapes)
             classes, boxes = stage_loss(logits, offsets, torch.cat(labels), torch.cat(wanted))
@@ -318,7 +318,7 @@ class CascadeRoIHeads(nn.Module):
         logits, offsets = _predicted(last, features, proposals, image_shapes)
         assert total is not None
         scores = (total + logits.softmax(-1)) / len(self.stages)
-        # torchvision takes logits, and a box of each class; the softmax of logarithms of shares is these
+        # torchvision takes logits and a box per class; the softmax of the logarithms of scores returns the scores
         boxes, shares, labels = last.postprocess_detections(
             scores.clamp(min=1e-30).log(), offsets.repeat(1, scores.shape[1]), proposals, image_shapes
         )
@@ -386,21 +386,21 @@ def build_detector(
     """Build a torchvision detector on a copy of a network's backbone.
 
     Args:
-        inner: a network on a backbone; what stands on the backbone is left out.
-        kind: of the detector.
-        num_classes: of objects, c; class i has the label i + 1, 0 is the background.
-        shorter_side: of resized images in pixels.
-        longer_side: most that it may become.
-        proposals: regions that are proposed in each image, twice as many in training.
-        samples: of these and the true boxes, those that the heads learn from.
-        seed: of the weights that are not the backbone's.
+        inner: a network with a backbone; its layers on top of the backbone are not used.
+        kind: kind of the detector.
+        num_classes: number of object classes, c; class i has the label i + 1, 0 is the background.
+        shorter_side: shorter side of resized images in pixels.
+        longer_side: maximum longer side of resized images in pixels.
+        proposals: number of proposed regions per image, doubled in training.
+        samples: number of proposals and true boxes per image from which the heads learn.
+        seed: seed of the weights outside the backbone.
 
     Returns:
-        torchvision's model on the backbone's device: a list of images (c, h, w) in [0, 1] of any size, and targets in
-        training; images are resized, normalized and padded in it.
+        torchvision's model on the backbone's device. It takes a list of images (c, h, w) in [0, 1] of any size, and
+        targets in training, and resizes, normalizes and pads the images itself.
 
     Raises:
-        ConfigError: no backbone in it, or images of a size that it cannot take.
+        ConfigError: the network has no backbone, or does not accept images of this size.
         UnsupportedBackboneError: the backbone has no maps.
     """
     backbone = getattr(inner, "backbone", None)
@@ -433,7 +433,7 @@ def build_detector(
 
 def _pool(body: DetectionBackbone, side: int) -> MultiScaleRoIAlign:
     pool = MultiScaleRoIAlign(body.names, side, 2)
-    # torchvision guesses them from the first images, before these are padded
+    # set here, because torchvision would infer them from the first images before padding
     pool.scales = [1 / stride for stride in body.strides]
     lowest, highest = (stride.bit_length() - 1 for stride in (body.strides[0], body.strides[-1]))
     pool.map_levels = initLevelMapper(lowest, highest)
@@ -448,7 +448,7 @@ def _stage(
     iou: float,
     weights: tuple[float, ...],
 ) -> RoIHeads:
-    """Return the heads of one stage of a cascade: four convolutions and a layer for boxes, four for masks."""
+    """Return the heads of a cascade stage: four convolutions and a linear layer for boxes, four for masks."""
     norm = partial(nn.GroupNorm, 32)
     return RoIHeads(
         box_pool,

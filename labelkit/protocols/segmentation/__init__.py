@@ -1,1 +1,1 @@
-"""Segmentation heads and the networks that they judge."""
+"""Segmentation heads and networks, for the evaluation of backbones."""

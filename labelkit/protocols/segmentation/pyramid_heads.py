@@ -1,9 +1,9 @@
-"""Maps of several depths of a network, and heads that name the class of every pixel from all of them.
+"""Feature maps from several depths of a network, and heads that classify every pixel from all of them.
 
 Sources: T.-Y. Lin et al., "Feature Pyramid Networks" (CVPR 2017), with the head of A. Kirillov et al., "Panoptic
 Feature Pyramid Networks" (CVPR 2019), Sec. 3.1; T. Xiao et al., "Unified Perceptual Parsing" (ECCV 2018), Sec. 3.1
-(UperNet). A plain ViT gives maps of one size; they are brought to four sizes as in ``bytedance/ibot``.
-Departures: group normalization in place of batch normalization, which small batches disturb.
+(UperNet). The maps of a plain ViT have one size and are resized to four sizes as in ``bytedance/ibot``.
+Departures: group normalization instead of batch normalization, which works badly for small batches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
     """Extract feature maps (b, f, rows, cols) at four depths: quarters of a plain ViT, or the last stages of a CNN.
 
     Args:
-        net: has timm's ``forward_intermediates``.
+        net: a network with timm's ``forward_intermediates``.
         images: ``(b, c, h, w)`` float; for a ViT in whole patches.
-        name: of the network, for messages.
+        name: name of the network, for messages.
 
     Raises:
-        UnsupportedBackboneError: it gives no such maps.
+        UnsupportedBackboneError: the network has no such maps.
     """
     given: Any = net
     forward = getattr(given, "forward_intermediates", None)
@@ -52,7 +52,7 @@ class LevelSizes(nn.Module):
     """Module that resizes four maps of equal size to scales 4, 2, 1 and 1/2.
 
     Args:
-        width: of each map, f.
+        width: width of each map, f.
 
     Shape:
         - maps: four of ``(b, f, rows, cols)``.
@@ -78,10 +78,10 @@ class FPNHead(nn.Module):
     """Semantic FPN head, which refines and adds the levels of a feature pyramid and classifies each position.
 
     Args:
-        widths: of the maps, finest first.
-        num_classes: c.
+        widths: widths of the maps, finest first.
+        num_classes: number of classes c.
         pyramid: width of the pyramid.
-        hidden: width of what is added.
+        hidden: width of the refined levels that are added.
 
     Shape:
         - maps: one of ``(b, f_i, rows_i, cols_i)`` for each width.
@@ -105,7 +105,7 @@ class FPNHead(nn.Module):
             refined = level
             for step, conv in enumerate(steps.children()):
                 refined = conv(refined)
-                # doubled after each, to the size of the map that is so much finer
+                # doubled after each step, to the size of the next finer map
                 refined = _stretched(refined, maps[max(0, number - step - 1)])
             total = refined if not number else total + refined
         logits: Tensor = self.map(total)
@@ -116,11 +116,11 @@ class UperNetHead(nn.Module):
     """UperNet head: pyramid pooling of the coarsest map, a feature pyramid, and a classifier on all levels.
 
     Args:
-        widths: of the maps, finest first.
-        num_classes: c.
+        widths: widths of the maps, finest first.
+        num_classes: number of classes c.
         hidden: width of every part.
 
-    Shape: as `FPNHead`.
+    Shape: as in `FPNHead`.
     """
 
     def __init__(self, widths: Sequence[int], num_classes: int, *, hidden: int = 256) -> None:

@@ -1,4 +1,4 @@
-"""Heads that name the class of every pixel, and a backbone with such a head as one network.
+"""Heads that classify every pixel, and a backbone with such a head as one network.
 
 Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
 """
@@ -23,21 +23,21 @@ _BLOCKS, _HIDDEN = 3, 256
 def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
     """Build a segmentation head with weights that depend only on the seed.
 
-    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each of 1x1, 3x3 and
-    1x1 convolutions with ReLU, which doubles rows and columns.
+    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each with 1x1, 3x3
+    and 1x1 convolutions with ReLU, and each doubling rows and columns.
 
     Args:
         kind: ``linear`` or ``fcn``.
-        width: of the features, f.
-        num_classes: c.
-        seed: of the weights.
+        width: width of the features, f.
+        num_classes: number of classes c.
+        seed: seed of the weights.
 
     Shape:
         - features: ``(b, f, rows, cols)`` float.
-        - returns: logits ``(b, c, rows, cols)``; of ``fcn`` ``(b, c, 8 rows, 8 cols)``.
+        - returns: logits ``(b, c, rows, cols)``; for ``fcn`` ``(b, c, 8 rows, 8 cols)``.
 
     Raises:
-        ValueError: no such kind.
+        ValueError: there is no such kind.
     """
     if kind not in ("linear", "fcn"):
         raise ValueError(f"no segmentation head {kind!r}")
@@ -56,21 +56,21 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(nn.Module):
-    """Segmentation network: a backbone and a head that return the logits of each pixel as patch features.
+    """Segmentation network: a backbone and a head that return the logits of each position as patch features.
 
     Args:
-        inner: a network on a backbone, which is copied; what stands on the backbone is left out.
-        kind: of the head. linear and fcn see the last map, fpn and upernet four depths.
-        num_classes: c.
+        inner: a network with a backbone, which is copied; its layers on top of the backbone are not used.
+        kind: kind of the head; linear and fcn use the last map, fpn and upernet maps of four depths.
+        num_classes: number of classes c.
         size: side of the training images.
-        seed: of the head's weights.
+        seed: seed of the head's weights.
 
     Attributes:
-        input_spec: of the network that it was built on.
+        input_spec: input specification of the original network.
 
     Raises:
-        ConfigError: no backbone in it, or images of a size that it cannot take.
-        UnsupportedBackboneError: it has no such maps.
+        ConfigError: the network has no backbone, or does not accept images of this size.
+        UnsupportedBackboneError: the backbone has no such maps.
     """
 
     def __init__(self, inner: InferenceNetwork, kind: HeadKind, num_classes: int, *, size: int, seed: int) -> None:

@@ -1,1 +1,1 @@
-"""``label``: take labels in, from the browser or from files, and write them for other programs."""
+"""``label``: read labels from the browser or from files, and write them for other programs."""

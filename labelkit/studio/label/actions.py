@@ -1,16 +1,16 @@
-"""What a person does while labeling, as small steps that can be checked, applied, and taken back.
+"""Labeling actions as small steps that can be checked, applied, and undone.
 
-The page turns every action (naming a group, merging two, marking an image as wrong) into steps of five kinds. The
-server knows these steps only, so that what an action means is written down once, in the page.
+The page turns every action (naming a group, merging two, marking an image as wrong) into steps of six kinds. The
+server knows only these steps, so that the meaning of an action is defined once, in the page.
 
-    {"do": "label",  "rows": [3, 4], "name": "umbrella"}   the images themselves get a label; name null takes it away
-    {"do": "not",    "rows": [3], "name": "umbrella", "value": true}   the images are not of this class
-    {"do": "reject", "rows": [3], "value": true}           the images get no label at all: blurred, not wanted
-    {"do": "group",  "rows": [3, 4], "group": 2}           the images go into a group; -1: into none
-    {"do": "name",   "group": 2, "name": "umbrella"}       all images of a group get its name; name null takes it away
-    {"do": "make",   "group": 7, "name": "part of new-3"}  a new group, with the next number
+    {"do": "label",  "rows": [3, 4], "name": "umbrella"}   label the images themselves; name null removes the label
+    {"do": "not",    "rows": [3], "name": "umbrella", "value": true}   mark the images as not of this class
+    {"do": "reject", "rows": [3], "value": true}           give the images no label at all: blurred, not wanted
+    {"do": "group",  "rows": [3, 4], "group": 2}           move the images to a group; -1: to none
+    {"do": "name",   "group": 2, "name": "umbrella"}       label all images of a group; name null removes the label
+    {"do": "make",   "group": 7, "name": "part of new-3"}  make a new group, with the next number
 
-A label of the image itself goes before the name of its group. A rejected image has no label.
+A label of the image itself takes precedence over the name of its group. A rejected image has no label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 MOST_LETTERS = 200
 MOST_STEPS = 2_000
-#: images of a named group that stand for it, those nearest to its mean
+#: Number of typical images that represent a named group: those nearest to its mean.
 TYPICAL = 12
 _KEYS = {
     "label": {"do", "rows", "name"},
@@ -36,7 +36,7 @@ _KEYS = {
 }
 
 
-class InvalidStep(ValueError):  # noqa: N818 - what it is, as the page calls it
+class InvalidStep(ValueError):  # noqa: N818 - the page's name for it
     """Exception for a labeling step that is not valid; the message gives the reason."""
 
 
@@ -45,11 +45,11 @@ class Step:
     """Validated step of a labeling action, such as naming a group or moving images.
 
     Attributes:
-        do: its kind, see the top of this file.
-        rows: of the store, without repeats.
+        do: its kind, see the docstring of this module.
+        rows: rows of the store, without repeats.
         group: number of a group; -1 = none.
-        name: of a class or group; None takes a name away.
-        value: whether a mark is set.
+        name: name of a class or group; None removes a name.
+        value: whether a mark is set or removed.
     """
 
     do: str
@@ -68,11 +68,11 @@ def read_steps(raw: object, num_rows: int) -> list[Step]:
     """Validate the steps of a labeling action that came as JSON from a browser, and return them.
 
     Args:
-        raw: what JSON gave.
-        num_rows: n of the store.
+        raw: the parsed JSON.
+        num_rows: number of rows of the store, n.
 
     Raises:
-        InvalidStep: it is no list of steps, a row or name cannot be, ...
+        InvalidStep: it is not a list of steps, a row or name is invalid, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MOST_STEPS:
         raise InvalidStep(f"an action is a list of 1 to {MOST_STEPS} steps")
@@ -109,7 +109,7 @@ def checked_name(name: object) -> str:
     """Validate the name of a class, and return it without surrounding spaces.
 
     Raises:
-        InvalidStep: it is empty, too long, or holds characters that cannot be shown.
+        InvalidStep: it is empty, too long, or has unprintable characters.
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidStep("a name is a text that is not empty")
@@ -126,13 +126,13 @@ class LabelingState:
     """Labels, groups and rejected images during labeling, for n images.
 
     Attributes:
-        classes: names of the classes, in the order in which they came.
-        hand: (n,) int64 class that the image itself got, -1 = none.
-        rejected: (n,) bool, whether the image is to get no label.
+        classes: names of the classes, in order of first use.
+        hand: (n,) int64 class given to the image itself, -1 = none.
+        rejected: (n,) bool, whether the image is to have no label.
         groups: (n,) int64 group, -1 = none.
-        group_names: how groups are called until they are named.
-        named: class of each group that was named, -1 = not named.
-        refused: (row, class) of images that are not of a class.
+        group_names: names of groups before the user names them.
+        named: class of each group, -1 = not named by the user.
+        refused: (row, class) pairs of images that are marked as not of a class.
     """
 
     classes: list[str]
@@ -144,12 +144,12 @@ class LabelingState:
     refused: set[tuple[int, int]] = field(default_factory=set)
 
     def __len__(self) -> int:
-        """Return n."""
+        """Return the number of images, n."""
         return len(self.hand)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the class of each image, (n,) int64, -1 = none, and whether it is its group's name, (n,) bool."""
-        of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last for -1
+        """Return the class of each image, (n,) int64, -1 = none, and whether it comes from its group, (n,) bool."""
+        of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last entry serves group -1
         for row, label in self.refused:
             if of_group[row] == label:
                 of_group[row] = -1
@@ -161,7 +161,7 @@ class LabelingState:
         """Check that labeling steps are valid in the current state, before any of them is applied.
 
         Raises:
-            InvalidStep: a group is not there, a new one has not the next number, or nothing goes into it.
+            InvalidStep: a group does not exist, or a new one lacks the next number or images.
         """
         if all(step.do == "make" for step in steps):
             raise InvalidStep("a new group comes with its images")
@@ -178,7 +178,7 @@ class LabelingState:
         """Apply labeling steps, and return the steps that undo them in the order to apply.
 
         Raises:
-            InvalidStep: see ``check``; nothing was done.
+            InvalidStep: see ``check``; nothing was changed.
         """
         self.check(steps)
         back: list[Step] = []
@@ -227,7 +227,7 @@ class LabelingState:
 
 
 def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return (value, rows that have it) for each value."""
+    """Return (value, rows with this value) for each distinct value."""
     return [(int(value), tuple(rows[values == value].tolist())) for value in np.unique(values)]
 
 
@@ -240,11 +240,11 @@ def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
 def labels_to_learn(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the labels to train on, (n,) int64, -1 = none: from single images and typical images of named groups.
 
-    All images of a named group would be too many: what the groups got wrong would be learned as right.
+    All images of a named group would be too many: errors of the grouping would be learned as correct labels.
 
     Args:
-        work: what is known.
-        features: (n, d), as distances are meant.
+        work: the current state.
+        features: (n, d) features in the metric of the store.
     """
     learned = np.where(work.rejected, -1, work.hand)
     labels, by_group = work.labels()

@@ -1,7 +1,7 @@
-"""Ask again: group and answer anew with the labels so far, in processes of their own, and say what changed.
+"""The button "Ask again": group and predict again from the labels so far, in subprocesses, and report the changes.
 
-What a person decided stays: labels of images, rejected images, and groups that have a name. All other images go to the
-groups of the new answer; groups that are called as before keep their number.
+The user's decisions stay: labels of images, rejected images, and groups named by the user. All other images move to
+the groups of the new prediction; groups with the same name as before keep their number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[st
     """Return the steps that move all images outside of named groups into the groups of a new prediction.
 
     Args:
-        work: what is known.
-        ids: (n,) group of each image in the new answer, -1 = none.
-        names: of these groups.
+        work: the current state.
+        ids: (n,) group of each image in the new prediction, -1 = none.
+        names: names of the groups of the new prediction.
     """
     is_named = np.array([*(label >= 0 for label in work.named), False])
     free = ~work.rejected & ~is_named[work.groups]
@@ -82,15 +82,15 @@ class BackgroundPredictor:
     """Background job that predicts again from the labels so far, one request at a time.
 
     Args:
-        session: whose labels are learned from, and whose groups change.
-        browsed: what pages are shown; gets the new confidences.
-        predict: returns the new predictions, in place of ``discover categories`` and ``discover answer`` here; runs its
-            commands by ``run_command``.
+        session: session whose labels are used for training, and whose groups change.
+        browsed: the store that pages show; it receives the new confidences.
+        predict: function that returns the new predictions, instead of ``discover categories`` and ``discover answer``;
+            it runs its commands with ``run_command``.
 
     Attributes:
-        asked: the last request as pages are told of it: its ``number``, from 1 (0: none was asked); its ``state``,
-            ``idle``, ``running``, ``done`` or ``failed``; its ``step``: what runs, or why it failed; what ``changed``,
-            see ``group_changes``.
+        asked: the last request as reported to pages: its ``number``, from 1 (0: no request yet); its ``state``,
+            ``idle``, ``running``, ``done`` or ``failed``; its ``step``, the current work or the reason of a failure;
+            and what ``changed``, see ``group_changes``.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BackgroundPredictor:
         """Start predicting again from the labels so far, in a background thread.
 
         Raises:
-            InvalidStep: a question runs, or there is nothing to learn from.
+            InvalidStep: a prediction is already running, or there is nothing to learn from.
         """
         with self._lock:
             if self.asked["state"] == "running":
@@ -137,11 +137,11 @@ class BackgroundPredictor:
             self.asked = {**self.asked, "state": "failed", "step": str(error)}
 
     def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
-        """Run the commands; return the answers, or the groups if there are too few labels for answers."""
+        """Run the commands; return the predictions, or the groups if there are too few labels to predict."""
         store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
         labeled = np.flatnonzero(learned >= 0).tolist()
         lines = ([escaped_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
-        # strict: a name that is no text would come back as another one
+        # strict encoding, because a name that is not valid text would come back changed
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = free_name(store, "groups"), free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
@@ -156,7 +156,7 @@ class BackgroundPredictor:
         return read_result(store, answer)
 
     def _earlier_groups(self) -> str | None:
-        """The groups that the shown answers rest on, whose names are to be kept."""
+        """Return the result with the groups behind the shown predictions, whose names are to be reused, or None."""
         grouping = self.browsed.grouping
         if grouping is None:
             return None
@@ -167,7 +167,7 @@ class BackgroundPredictor:
         """Run a labelkit command in a subprocess, and return its JSON output.
 
         Raises:
-            ValueError: it failed; the text is its message.
+            ValueError: it failed, with its message as the text.
         """
         command = [sys.executable, "-m", "labelkit", *words, "--json"]
         pipe = subprocess.PIPE

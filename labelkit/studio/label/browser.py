@@ -1,4 +1,4 @@
-"""What pages of ``labelkit label --serve`` are told: groups, confidences, the map, suggestions, pictures by row."""
+"""Data for the pages of ``labelkit label --serve``: groups, confidences, the map, suggestions, and images by row."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from labelkit.studio.report.page import encode_array, page_data
 from labelkit.studio.report.thumbnails import Pictures
 from labelkit.studio.report.work import likely_groups, suggested_images, work_data
 
-#: longer side in pixels
+#: Longer side of thumbnails and of large images, in pixels.
 THUMBNAIL, LARGE = 160, 1280
-#: nearest images that are told of one
+#: Number of nearest images that are reported for an image.
 LIKE = 200
 
 
@@ -42,11 +42,11 @@ class BrowsedStore:
     Attributes:
         store: the store.
         images: all of its rows.
-        grouping: of the result that says how sure the groups are; None without one.
-        pictures: the image files; a row is their number.
-        note: why there are none, or empty.
-        places: (n, 2) uint16 places on the map.
-        skipped: rows that nobody could label before, which are suggested last.
+        grouping: grouping of the result with the confidences of the groups; None without one.
+        pictures: the image files, by row.
+        note: why there are no images, or empty.
+        places: (n, 2) uint16 positions on the map.
+        skipped: rows that were skipped in earlier labeling, which are suggested last.
     """
 
     store: EmbeddingStore
@@ -86,9 +86,9 @@ class BrowsedStore:
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
-        """Return [row, reason] of the images to label next, the most useful first; last those that were skipped."""
+        """Return [row, reason] of the images to label next, the most useful first and skipped ones last."""
         work, _, _ = session.snapshot()
-        # an image that only has the name of its group may be suggested
+        # an image whose only label is the name of its group may be suggested
         learned, truth = labels_to_learn(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
         given = UsableLabels(learned, truth, tuple(work.classes), session.name, {})
         found = suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
@@ -113,7 +113,7 @@ class BrowsedStore:
     def split_group(self, session: Session, group: int) -> list[list[int]]:
         """Split a group in two by hierarchical clustering; return the rows of both parts, the larger first.
 
-        A group of one image is one part; rows that were rejected stay where they are.
+        A group of one image is one part; rejected rows are left out.
         """
         rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
         if len(rows) < 2:
@@ -153,7 +153,7 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     """Load everything that a labeling page shows of a store.
 
     Raises:
-        StoreError: the store, or the result that was asked for, cannot be used.
+        StoreError: the store, or the requested result, cannot be used.
         DatasetError: the images in ``dataset`` cannot be listed.
     """
     images = choose_images(store, store.n, 0)
@@ -176,12 +176,12 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
     """Continue the labeling session stored in a result, or start a new one.
 
-    Without a name, the newest session goes on, unless labels to begin with are named.
+    Without a name, the newest session is continued, unless initial labels are named.
 
     Raises:
-        StoreError: the result is no session, or cannot be used.
-        OutputExistsError: it is there, and labels to begin with are named.
-        DatasetError: labels to begin with cannot be used.
+        StoreError: the result is not a session, or cannot be used.
+        OutputExistsError: it already exists, and initial labels are named.
+        DatasetError: the initial labels cannot be used.
     """
     there = list_results(store)
     begins = config.labels is not None or config.from_ is not None

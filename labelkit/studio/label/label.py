@@ -1,4 +1,4 @@
-"""Bring labels back: a filled-in CSV becomes a named result beside the store, merged with the labels there were."""
+"""``labelkit label``: merge the labels of a CSV with earlier ones into a named result, or serve the labeling page."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from labelkit.studio.report.images import choose_images
 def label_images(config: LabelConfig) -> SimpleResult:
     """Merge labels from a CSV into those of a store, and write them as a result, a CSV or a label set.
 
-    The result, kind ``labels``, holds ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
-    ``label_rounds`` (n,) int64: the round that gave each label, 0 = came with the store, -1 = none.
+    The result, kind ``labels``, contains ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
+    ``label_rounds`` (n,) int64: the round in which each label was given, 0 = came with the store, -1 = none.
 
     Raises:
         StoreError: the store, or the result to add to, cannot be used.
-        DatasetError: the CSV cannot be used, names unknown images, or gives images another label than they have.
-        ConfigError: files that would be overwritten.
+        DatasetError: the CSV cannot be used, names unknown images, or contradicts existing labels.
+        ConfigError: files would be overwritten.
     """
     if config.serve:
         return serve_labels(config)
@@ -103,7 +103,7 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
 
 
 def _told_tables(told: dict[str, Any]) -> list[Table]:
-    """What was added, and the images that had another label."""
+    """Return tables of what was added, and of the images that had another label."""
     columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
     tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
@@ -115,7 +115,7 @@ def _told_tables(told: dict[str, Any]) -> list[Table]:
 
 
 def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list[dict[str, object]], Table]:
-    """How many images have a label of each class that has some, for programs and people."""
+    """Count the labels of each class that has any, as values for programs and as a table for people."""
     counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
     cells = [[name, count] for name, count in zip(names, counts, strict=True) if count]
     values: list[dict[str, object]] = [{"class": name, "images": count} for name, count in cells]
@@ -123,10 +123,10 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
-    """All images of the store as a CSV data set: paths that lead to them from its folder, empty labels where unknown.
+    """Return all images of the store as a CSV: paths relative to its folder or absolute, and labels, empty if unknown.
 
     Raises:
-        DatasetError: the images are not files, or are not known here.
+        DatasetError: the images are not files, or some are missing.
     """
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
@@ -172,14 +172,14 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
     """Serve the labeling page until it is interrupted, and return the result with the labels.
 
     Args:
-        config: of the command.
-        predict: what "Ask again" does; see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
+        config: options of the command.
+        predict: function behind "Ask again"; see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
         StoreError: the store or a result cannot be used.
-        BusyError: another server works on this store.
-        ResourceError: it cannot listen there.
+        BusyError: another server is running on this store.
+        ResourceError: the server cannot listen on the address.
     """
     check_server()
     from labelkit.studio.label.server import LabelServer, serve
@@ -216,12 +216,12 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
     """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image it labeled.
 
-    Labels are those of single images, and of the most typical images of named groups. The label of an image that was
-    labeled or rejected and has no label now is empty.
+    Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
+    that was labeled or rejected and now has no label.
 
     Args:
-        store: of the session.
-        name: of its result.
+        store: store of the session.
+        name: name of the session's result.
 
     Raises:
         StoreError: there is no such session, or it cannot be used.
@@ -242,10 +242,10 @@ def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[st
 
 
 def _hold(held: contextlib.ExitStack, folder: Path) -> None:
-    """Take the lock of a folder of results, and remove what servers left that were killed.
+    """Take the lock of a folder of results, and remove the leftovers of killed servers.
 
     Raises:
-        BusyError: another server works on this store.
+        BusyError: another server is running on this store.
     """
     try:
         held.enter_context(hold_lock(folder))

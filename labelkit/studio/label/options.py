@@ -20,7 +20,7 @@ _SET = panel("For other programs", preset=False)
 _SERVE = panel("In the browser", preset=False)
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
-"""Formats of ``--export`` that are one file; the others are a folder."""
+"""Formats of ``--export`` that are a single file, with its suffix; the other formats are folders."""
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):

@@ -1,4 +1,4 @@
-"""Labels of a store, round by round: those it begins with, and a file that adds to them."""
+"""Labels of a store, round by round: the initial ones, and additions from a file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Labels:
 
     Attributes:
         labels: (n,) int64, -1 = none.
-        class_names: of these numbers.
-        rounds: (n,) int64 round that gave the label, 0 = came with the store, -1 = none.
-        round: the last one.
-        source: the result that they are from; empty for the store's own.
+        class_names: name of class i.
+        rounds: (n,) int64 round in which the label was given, 0 = came with the store, -1 = none.
+        round: number of the last round.
+        source: the result from which they come; empty for the store's own labels.
     """
 
     labels: NDArray[np.int64]
@@ -71,7 +71,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     """Add the labels of a CSV to earlier ones; return the merged labels and a summary of the changes.
 
     Raises:
-        DatasetError: images get another label than they have, and it is not said which counts.
+        DatasetError: images already have another label, and no option says which one to keep.
     """
     placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
@@ -119,7 +119,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
 
 
 def _slips(path: Path, fresh: list[str], known: tuple[str, ...]) -> dict[str, str]:
-    """Warn of new class names that look like a slip of another; name by name."""
+    """Warn of new class names that look like misspellings, and return the similar name of each."""
     found: dict[str, str] = {}
     for name in fresh:
         near = similar_names(name, known) or similar_names(name, (other for other in fresh if other not in found))

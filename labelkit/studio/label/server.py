@@ -1,7 +1,7 @@
-"""The server of ``labelkit label --serve``: the one import of Starlette and uvicorn.
+"""The server of ``labelkit label --serve``; only this module imports Starlette and uvicorn.
 
-Who may ask: requests whose Host is this server (a page elsewhere cannot rename itself to it), whose Origin, if there is
-one, is this server, and that bring the token of the link. Images go by row number, never by path. No cookies.
+It accepts requests whose Host is this server (against DNS rebinding by other pages), whose Origin, if any, is this
+server, and that carry the token of the link. Images are requested by row number, never by path. There are no cookies.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
 from labelkit.studio.label.session import Conflict, Session
 from labelkit.studio.report.page import render_label_page
 
-#: of a request: 100,000 rows as numbers
+#: Maximum size of a request: 100,000 rows as numbers.
 MOST_BYTES = 2 << 20
-#: until a request that has begun must be whole
+#: Time after which an incomplete request is dropped.
 PATIENCE_SECONDS = 30.0
 _LONGEST_PATH = 200
 _KEPT_PICTURES = 4096
@@ -56,11 +56,11 @@ _HEADERS = {
 
 
 class _Impatient(H11Protocol):
-    """A connection that ends when no whole request comes: uvicorn waits for one without an end."""
+    """Connection that is closed if no complete request arrives in time; uvicorn would wait without limit."""
 
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
         self._watch()
 
@@ -77,7 +77,7 @@ class _Impatient(H11Protocol):
             self._late = None
 
 
-#: of uvicorn
+#: Settings of uvicorn.
 SETTINGS: dict[str, Any] = {
     "log_level": "warning",
     "lifespan": "off",
@@ -91,10 +91,10 @@ class Guard:
     """ASGI middleware that rejects requests that do not come from a page of this server.
 
     Args:
-        app: what answers the others.
-        host: address that the server listens on; where it listens on all, any IP address with the port counts.
-        port: likewise.
-        token: that requests to ``/api/`` must bring.
+        app: application that answers accepted requests.
+        host: address that the server listens on; if it listens on all, any IP address with the port is accepted.
+        port: port that the server listens on.
+        token: token that requests to ``/api/`` must carry.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
@@ -103,7 +103,7 @@ class Guard:
         self._names = {f"{shown}:{port}", f"127.0.0.1:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Pass a request to the application, or reject it."""
         if scope["type"] != "http":
             return
         refusal = self._refusal(scope)
@@ -129,7 +129,7 @@ class Guard:
             given = headers.get(b"authorization", [b""])
             if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
-        if len(scope["path"]) > _LONGEST_PATH:  # Python makes no number of very many digits
+        if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
             return _refuse(404, "there is nothing of this name")
         length = headers.get(b"content-length", [b"0"])[0]
         if not length.isdigit() or int(length) > MOST_BYTES:
@@ -150,7 +150,7 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Stop reading a body that is longer than it may be, whatever it said of its length."""
+    """Stop reading a body that exceeds the limit, whatever length its header states."""
     total = 0
 
     async def read() -> Message:
@@ -170,9 +170,9 @@ class LabelServer:
     """HTTP server for the pages of one labeling session.
 
     Args:
-        session: where actions go.
-        browsed: what is shown.
-        by: who labels.
+        session: session that receives the actions.
+        browsed: the store that pages show.
+        by: name of the annotator.
         predict: see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
     """
 
@@ -274,7 +274,7 @@ class LabelServer:
         return await self._do(request, (), lambda told, who: self.asking.start(by=who["by"], client=who["client"]))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
-        """What is new since a round: actions, and where a question is."""
+        """Return the changes since a round: actions, and the state of the last request to predict again."""
         actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 
@@ -319,10 +319,10 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return the object that a request brings.
+    """Return the JSON object in a request.
 
     Raises:
-        InvalidStep: it brings something else.
+        InvalidStep: it is too long, or not an object with exactly these keys.
     """
     try:
         told = json.loads(await request.body())
@@ -351,7 +351,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """Open a TCP socket that listens on a host and port.
 
     Raises:
-        ResourceError: the address is not of this machine, or the port is in use.
+        ResourceError: the address does not belong to this machine, or the port is in use.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -366,10 +366,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Does not raise the signal that ended it again: one that comes twice ends a command at once.
+    """Server that does not raise the signal that ended it again, because a second signal ends a command at once.
 
     Attributes:
-        ended_by: the last signal; ``None``: none came.
+        ended_by: the last signal; ``None`` if there was none.
     """
 
     ended_by: int | None = None
@@ -380,7 +380,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # signals are somebody else's
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -395,15 +395,15 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     """Serve the labeling pages until the process is interrupted.
 
     Args:
-        server: what answers.
+        server: server of the labeling session.
         host: address to listen on.
-        port: to listen on; 0: a free one.
+        port: port to listen on; 0: any free port.
         opened: whether to open the page in the browser.
-        say: tells the link.
+        say: function that shows the link.
 
     Raises:
-        ResourceError: it cannot listen there.
-        Interrupted: by another signal than Ctrl-C.
+        ResourceError: the server cannot listen on the address.
+        Interrupted: a signal other than Ctrl-C ended the server.
     """
     listening = bound_socket(host, port)
     port = listening.getsockname()[1]

@@ -1,8 +1,8 @@
-"""A session of labeling: each action is committed to a result beside the store before it is acknowledged.
+"""A labeling session: each action is committed to a result next to the store before it is acknowledged.
 
-The result, kind ``labels``, is what ``labelkit label`` writes: ``labels``, ``labeled``, ``class_names``,
-``label_rounds``, and besides what the session needs to go on. Every action is a round; ``params`` lists who did what,
-when, and the steps that take it back. The file is replaced whole, as every result that is written again.
+The result, kind ``labels``, has the arrays that ``labelkit label`` writes (``labels``, ``labeled``, ``class_names``,
+``label_rounds``) and those that the session needs to continue. Every action is a round; ``params`` lists who did what,
+when, and the steps that undo it. The whole file is replaced at each write, as for every result.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, chan
 T = TypeVar("T")
 
 STAGE = "label"
-#: actions whose way back is kept in the file
+#: Number of last actions whose undo steps are stored in the file.
 KEPT_BACK = 200
 
 
-class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
+class Conflict(Exception):  # noqa: N818 - the page's name for it
     """Exception for an action on images or groups that another user has changed since the page was last updated.
 
     Args:
-        theirs: actions that did: dicts with ``round``, ``by``, ``kind``.
-        rows: of the store that both change.
-        groups: that both change.
+        theirs: the conflicting actions: dicts with ``round``, ``by``, ``kind``.
+        rows: rows of the store that both change.
+        groups: groups that both change.
     """
 
     def __init__(self, theirs: list[dict[str, Any]], rows: list[int], groups: list[int]) -> None:
@@ -51,13 +51,13 @@ class CommittedAction:
 
     Attributes:
         round: its number.
-        kind: what the person did, in one word.
-        by: who.
-        client: which page.
-        when: seconds since 1970.
-        steps: what changed.
-        back: what takes it back.
-        undoes: round that it takes back; 0 = none.
+        kind: kind of the user's action, in one word.
+        by: name of the user.
+        client: id of the page.
+        when: time in seconds since 1970.
+        steps: the steps that were applied.
+        back: the steps that undo it.
+        undoes: round that it undoes; 0 = none.
     """
 
     round: int
@@ -70,7 +70,7 @@ class CommittedAction:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return a labeling action as JSON for the pages: all but what takes it back."""
+        """Return the action as JSON for the pages, without the steps that undo it."""
         told = {**vars(self), "steps": [step.to_json() for step in self.steps]}
         del told["back"]
         return told
@@ -81,13 +81,13 @@ class Session:
 
     Args:
         store: the store.
-        name: of the result.
-        work: what is known so far.
-        rounds: (n,) int64 round that gave each label, -1 = none.
-        params: of the result, besides what this class adds.
+        name: name of the result.
+        work: the current labeling state.
+        rounds: (n,) int64 round in which each label was given, -1 = none.
+        params: parameters of the result, in addition to those that this class adds.
         log: actions so far.
-        first_round: round of the labels that the session began with.
-        path: of the result, if it is on the disk.
+        first_round: round of the labels with which the session began.
+        path: path of the result, if it is on the disk.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Session:
 
     @property
     def known_groups(self) -> set[str]:
-        """Names of the groups that are names of classes, according to the result that made the groups."""
+        """Return the names of groups that are known classes according to the result that made the groups."""
         return {str(name) for name in self._params.get("known", [])}
 
     @property
     def round(self) -> int:
-        """Number of the last committed labeling action."""
+        """Return the number of the last committed labeling action."""
         return self.log[-1].round if self.log else self._first
 
     def actions_since(self, number: int) -> list[CommittedAction]:
@@ -127,15 +127,15 @@ class Session:
         """Validate a labeling action that came as JSON, apply it, and commit it.
 
         Args:
-            kind: what the person did, for the history.
-            raw: steps as JSON gave them.
-            by: who.
-            client: which page.
-            seen: last round that the page was told of.
+            kind: kind of the user's action, for the history.
+            raw: the steps as parsed JSON.
+            by: name of the user.
+            client: id of the page.
+            seen: last round that the page knows.
 
         Raises:
-            InvalidStep: it cannot be done.
-            Conflict: somebody else changed the same since ``seen``.
+            InvalidStep: the action is invalid.
+            Conflict: another page changed the same images or groups since ``seen``.
             LabelkitError: it cannot be written; nothing was changed.
         """
         steps = tuple(read_steps(raw, self.store.n))
@@ -148,10 +148,10 @@ class Session:
         """Plan a labeling action from the current state, and commit it; return ``None`` if nothing is planned.
 
         Args:
-            kind: what is done, for the history.
-            plan: returns the steps.
-            by: who.
-            client: which page.
+            kind: kind of the action, for the history.
+            plan: function that returns the steps.
+            by: name of the user.
+            client: id of the page.
 
         Raises:
             LabelkitError: it cannot be written; nothing was changed.
@@ -174,8 +174,8 @@ class Session:
         """Undo a labeling action, and commit the undo as a new action.
 
         Raises:
-            InvalidStep: there is no such action, or it was taken back.
-            Conflict: somebody else changed the same since.
+            InvalidStep: there is no such action, or it was already undone.
+            Conflict: another page changed the same images or groups since.
             LabelkitError: it cannot be written; nothing was changed.
         """
         with self._lock:
@@ -227,7 +227,7 @@ class Session:
 
         Raises:
             Mismatch: the result on the disk is not the one that this session wrote.
-            LabelkitError: the disk is full, ...
+            LabelkitError: it cannot be written (disk full, ...).
         """
         self._check_disk()
         labels, by_group = self.work.labels()
@@ -271,7 +271,7 @@ class Session:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what tells one version of a file from the next; every version is a new file."""
+    """Return inode, time and size of a file, which distinguish its versions, since every version is a new file."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -285,7 +285,7 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """Restore the labeling session that is stored in a result.
 
     Raises:
-        StoreError: it holds none.
+        StoreError: it contains no session, or one that cannot be read.
     """
     if not is_session(result):
         problem = "was not made by `labelkit label --serve`"

@@ -3,10 +3,10 @@
     imagefolder  OUT/CLASS/FILE                        torchvision, timm, and `labelkit embed --dataset OUT`
     huggingface  OUT/metadata.csv, README.md, images   datasets.load_dataset(OUT), and `labelkit label --from`
     fiftyone     OUT/data/FILE, OUT/labels.json        FiftyOneImageClassificationDataset
-    coco         OUT.json: images, categories, and an annotation as large as the image
+    coco         OUT.json: images, categories, and per label a box around the whole image
     atlas        OUT.parquet: a row per image, for embedding-atlas
 
-Files are the very bytes that were embedded: an image that changed since is refused, since its label may be wrong now.
+Files have exactly the embedded bytes: an image that changed since then is refused, because its label may be wrong now.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from labelkit.studio.report.images import choose_images, place_images
 _SHOWN = 5
 _MOST_BYTES = 255
 _PLACES = 65_535
-#: without it, datasets takes folders called train or test, and files named like them, for splits
-#: what pandas takes for a missing value in a CSV, however it is quoted
+#: Texts that pandas reads as missing values in a CSV, even if they are quoted.
 _NO_VALUES = frozenset(
     "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
 )
+#: Without this file, the datasets library takes folders and files called train or test for splits.
 _README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '**'\n---\n"
 
 
@@ -53,10 +53,10 @@ class _Set:
     """The images that can be written, and their labels.
 
     Attributes:
-        rows: of the store.
-        ids: of these rows; each is text.
-        labels: of these rows, -1 = none.
-        class_names: of these numbers.
+        rows: rows of the store.
+        ids: sample ids of these rows; all are valid text.
+        labels: labels of these rows, -1 = none.
+        class_names: name of class i.
     """
 
     rows: NDArray[np.int64]
@@ -74,14 +74,14 @@ def check_set(config: LabelConfig) -> None:
     """Check that a label set can be written to ``out``, before any work is done.
 
     Raises:
-        ConfigError, OutputExistsError: the name is taken or cannot be, or pyarrow is not installed.
+        ConfigError, OutputExistsError: the name is taken or invalid, or pyarrow is not installed.
     """
     out = config.out
     if config.export is None or out is None:
         return
     if config.export == "atlas":
         try:
-            import pyarrow.parquet  # noqa: F401 - to see whether it is there
+            import pyarrow.parquet  # noqa: F401 - to check that it is installed
         except ImportError as error:
             problem = "writing Parquet needs pyarrow, which is not installed"
             raise ConfigError("--out", problem, "Run `pip install pyarrow`.") from error
@@ -97,18 +97,18 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     """Write images and labels in the format of another program, completely or not at all.
 
     Args:
-        config: of ``labelkit label``, with ``export`` and ``out``.
+        config: options of ``labelkit label``, with ``export`` and ``out``.
         store: the store.
         final: labels of its rows.
 
     Returns:
-        How many images the set holds.
+        The number of images in the set.
 
     Raises:
-        DatasetError: images are not files, missing or changed.
-        ConfigError: a class cannot be a folder, or would be read as no label.
-        StoreError: sizes of the images are not known.
-        ResourceError: the disk is full, ...
+        DatasetError: images are not files, or are missing or changed.
+        ConfigError: a class name cannot be a folder name, or would be read as no label.
+        StoreError: the sizes of the images are unknown.
+        ResourceError: the files cannot be written (disk full, ...).
     """
     assert config.export is not None
     assert config.out is not None
@@ -147,7 +147,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 
 
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
-    """A label of a whole image is an annotation whose box is the image."""
+    """Return COCO JSON in which the label of an image is an annotation with a box around the whole image."""
     if not store.has_images:
         raise StoreError(str(store.path), "does not record the size of its images", "Use `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
@@ -176,7 +176,7 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
 def _atlas(
     config: LabelConfig, store: EmbeddingStore, final: Labels, found: _Set
 ) -> dict[str, Sequence[str | None] | NDArray[np.float32]]:
-    """Columns of a row per image; ``kind`` says whether the image or its group got the label."""
+    """Return the columns of a table of images; ``kind`` says whether the image or its group was labeled."""
     images = choose_images(store, store.n, 0)
     chosen = choose_result(store, config.grouping, find_results(store))
     grouping = None if chosen is None else describe_groups(store, images, *chosen, 1)
@@ -192,16 +192,16 @@ def _atlas(
         "kind": [kind if found.labels[place] >= 0 else None for place, kind in enumerate(kinds)],
         "confidence": confidence[found.rows],
         "x": points[found.rows, 0],
-        "y": 1 - points[found.rows, 1],  # a plot counts upward
+        "y": 1 - points[found.rows, 1],  # in a plot, y points upward
     }
 
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
-    """Return which labels are the name of a group, (n,): those of a session of `label --serve`."""
+    """Return which labels come from the name of a group in a session of `label --serve`, (n,) bool."""
     name = None if config.labels is None else own_result(config.labels, store)
     arrays = {} if name is None else read_labels(store, name).arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
-    if config.from_ is not None:  # single images got these
+    if config.from_ is not None:  # these label single images
         said = said & (final.rounds != final.round)
     return said
 
@@ -241,7 +241,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
     """Copy the files, or make links to them.
 
     Raises:
-        DatasetError: some are not there or changed; names them.
+        DatasetError: some are missing or changed; the message names them.
     """
     bad: list[str] = []
     digests = np.asarray(store.sha256) if store.has_images else None
@@ -281,7 +281,7 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _is_folder_name(name: str) -> bool:
-    # what begins with a dot is passed over by programs that list folders
+    # programs that list folders skip names that begin with a dot
     fits = len(os.fsencode(name)) <= _MOST_BYTES
     return fits and not name.startswith(".") and not any(letter in '/\\:*?"<>|\0' for letter in name)
 
@@ -307,11 +307,11 @@ def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
-    """Return a file name for each image: its own where no other has it, else its whole path as one name.
+    """Return a file name for each image: its own if that is unique, else its whole path as one name.
 
     Args:
         ids: paths below one folder.
-        stems: whether the names must differ without their suffixes, too.
+        stems: whether the names must differ even without their suffixes.
     """
 
     def key(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Write one page about a store: what is in it, groups, map, neighbors, what `find` found, scores, curves.
+"""Write one page about a store: its contents, groups, map, neighbors, findings of `find`, scores and curves.
 
-Every part is computed here and is in the file. Neighbors are precomputed exactly: an index and a score of two bytes
-each, so that 12 of them are smaller than a row of 48 numbers of one byte, from which a page could only guess them.
+Every part is computed here and stored in the file. Neighbors are precomputed exactly: an index and a score of two bytes
+each, so that 12 take no more space than a row of 48 one-byte numbers, from which a page could only guess them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from labelkit.studio.report.thumbnails import (
 )
 from labelkit.studio.report.work import likely_groups, suggested_images, work_data
 
-# representative, and borderline, images of a group at most
+# Maximum number of typical images, and of doubtful images, of a group.
 _EXAMPLES = 18
-# of each group before any other image: those that stand beside its name
+# Number of typical images that are shown next to the name of a group; they get thumbnails before all other images.
 _STRIP = 8
-# of the page around a sheet, and of words that differ with and without thumbnails
+# Bytes of the page around each sheet of thumbnails, and a limit for texts that differ with and without thumbnails.
 _BYTES_PER_SHEET, _WORDS = 64, 4096
 
 
@@ -52,10 +52,10 @@ def write_report(config: ReportConfig) -> SimpleResult:
     """Write the HTML report page of a store.
 
     Raises:
-        StoreError: the store, or the result that was asked for, cannot be used.
-        CheckpointError: ``run`` is no run.
+        StoreError: the store, or the requested result, cannot be used.
+        CheckpointError: ``run`` is not a run.
         DatasetError: the images in ``dataset`` cannot be listed, or a table in ``tables`` cannot be used.
-        ConfigError: the page exists, its folder does not, or it cannot be as small as asked for.
+        ConfigError: the page exists, its folder does not, or the page cannot be as small as required.
     """
     started = time.monotonic()
     store = with_labels(open_store(config.index), config.labels, config.label_column)
@@ -138,7 +138,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
 
 
 def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset | None, str]:
-    """Return the images, or nothing and the reason; images that were named have to be there."""
+    """Return the images, or ``None`` and the reason; a data set named by the user must be usable."""
     if not store.has_images:
         if config.dataset is not None:
             raise DatasetError(
@@ -183,7 +183,7 @@ def _thumbnails(
 
 
 def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Finding, ...]) -> list[int]:
-    """All images, the most important first: strips of the groups, what stands in lists, then group by group."""
+    """Return all images, the most important first: the first ones of each group, those in lists, then the others."""
     groups = () if grouping is None else grouping.groups
     listed = chain(
         (image for group in groups for image in group.typical[:_STRIP]),

@@ -1,4 +1,4 @@
-"""Curves of the run that made the network, as lines to be drawn in a box of 100 by 100."""
+"""Training curves of the run that made the network, as lines in a box of 100 by 100."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelkit.store.embeddings import ModelIdentity
 from labelkit.studio.report.images import shown_text
 from labelkit.training.run_dir import METRICS
 
-# more points than a line has pixels are thinned; more names than this are left to `show curves`
+# Maximum number of points of a curve, about its pixels, and of curves; `show curves` draws the others.
 _MOST_POINTS, _MOST_CURVES = 400, 24
 
 
@@ -23,18 +23,18 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
     """Read the training curves of a run; by default, of the run that trained the store's model, if it is still there.
 
     Args:
-        model: of the store.
-        run: run folder; by default where the model was last seen on this machine.
+        model: identity of the store's model.
+        run: run folder; default: where the model was last seen on this machine.
 
     Returns:
         ``run``: name of the run folder; ``over``: ``epochs`` or ``steps``; ``curves``: the main ones first;
-        ``left_out``: how many names are too many; ``note``: whether its network is the one of the store, in words. Of
-        each curve the ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one text per unbroken
-        line), ``first``, ``last``, ``least`` and ``most`` value, ``start`` and ``stop`` (epoch or step at the left and
-        right end), and ``main``: whether `show curves` draws it by default.
+        ``left_out``: number of curves above the limit; ``note``: a sentence on whether its network is that of the
+        store. Each curve has its ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one text per
+        unbroken line), ``first``, ``last``, ``least`` and ``most`` value, ``start`` and ``stop`` (epoch or step at the
+        left and right end), and ``main``: whether `show curves` draws it by default.
 
     Raises:
-        CheckpointError: ``run`` is no run, or its log is missing, empty or damaged.
+        CheckpointError: ``run`` is not a run, or its log is missing, empty or damaged.
     """
     if run is not None:
         logged = read_log(run, run.resolve().name)
@@ -59,7 +59,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
 
 
 def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
-    from labelkit.commands.common.networks import run_network  # torch loads only where there is a run
+    from labelkit.commands.common.networks import run_network  # torch is loaded only if there is a run
 
     try:
         return run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
@@ -68,7 +68,7 @@ def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
 
 
 def _curves(logged: Logged, note: str) -> dict[str, Any]:
-    # of both kinds, values per epoch come first and say what single steps say
+    # if a name has values per epoch and per step, those per epoch come first and are used
     chosen = {name: found[0] for name, found in logged.series.items()}
     names = [name for name in MAIN_METRICS if name in chosen]
     names += [name for name in chosen if name not in names]
@@ -100,7 +100,7 @@ def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[st
             lines[-1].append(f"{place:.2f},{100 - 100 * height:.2f}")
         elif lines[-1]:
             lines.append([])
-    # one point is drawn as a dot: a line of no length with round ends
+    # a single point is drawn as a dot, which is a line of length 0 with round ends
     points = [" ".join(line * 2 if len(line) == 1 else line) for line in lines if line]
     ends = {"first": float(values[0]), "last": float(values[-1]), "least": least, "most": most}
     return {"name": shown_text(name), "points": points, **ends, "start": start, "stop": stop, "main": main}

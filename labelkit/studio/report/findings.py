@@ -1,6 +1,6 @@
-"""What other commands found in a store, as cards for the page: their tables are read, nothing is computed twice.
+"""Findings of other commands about a store, as cards for the page: their tables are read, not computed again.
 
-The nearest images of each image are the page's own.
+Only the nearest images of each image are computed here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Finding:
     """Findings of one ``labelkit find`` command, shown as a section of the page.
 
     Attributes:
-        name: of the section, for links.
-        title: of the section.
-        unit: what is counted, for the overview; empty: the table has as many lines as were asked for.
+        name: name of the section, for links.
+        title: title of the section.
+        unit: what is counted, for the overview; empty if the number of lines in the table was chosen by the user.
         table: file name of the table.
-        command: that makes it.
-        words: what the section shows.
-        count: things found; ``None``: there is no table.
-        total: cards that there could be.
-        cards: the first of them, each with ``images`` of the page (-1: it has no such image), ``names``, the paths of
-            these as they can be shown, and ``texts``, a line each.
+        command: command that makes the table.
+        words: description of what the section shows.
+        count: number of findings; ``None`` without a table.
+        total: number of all cards.
+        cards: the first cards, each with ``images`` of the page (-1: not on the page), ``names``, their paths as shown
+            texts, and ``texts``, one per line.
     """
 
     name: str
@@ -100,13 +100,13 @@ _COLUMNS = {
     "duplicates.csv": ("image_a", "image_b", "kind", "cluster"),
     "next.csv": ("path", "reason"),
 }
-# names in tables of versions before 0.2, and what they are called now
+# Names in tables of versions before 0.2, and their present names.
 _OLD_COLUMNS = {"same": "nearest_of_label", "other": "nearest_of_suggested"}
 _OLD_KINDS = {"same picture": "edited copy", "turned": "turned copy", "burst": "same scene"}
 
 
 def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
-    """Paths and texts of the card of a line."""
+    """Return the paths and texts of the card for a line of a table."""
     if table == "check.csv":
         paths = [line[column] for column in ("path", "nearest_of_label", "nearest_of_suggested")]
         return paths, [f"labeled {line['label']}", f"or {line['suggested']}?"]
@@ -116,7 +116,7 @@ def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
 
 
 def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
-    """Paths and texts of a card for each cluster, and how many images are more than one of each."""
+    """Return the paths and texts of a card for each cluster, and the number of images beyond one of each."""
     clusters: dict[str, list[Line]] = {}
     for line in lines:
         clusters.setdefault(line["cluster"], []).append(line)
@@ -131,10 +131,10 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
 
 
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
-    """Read the tables of ``labelkit find`` in a folder; a missing table gives a finding without count.
+    """Read the tables of ``labelkit find`` in a folder; a missing table yields a finding without count.
 
     Raises:
-        DatasetError: no such folder; a table that cannot be read, or lacks a column.
+        DatasetError: the folder is missing, or a table cannot be read or lacks a column.
     """
     if folder is not None and not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder with the tables of `labelkit find`.")
@@ -157,7 +157,7 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
 
 
 def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
-    """Image of the page by its path as tables have it."""
+    """Return the number of each image on the page, by its path as written in tables."""
     return {escaped_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
@@ -202,16 +202,16 @@ def _lines(path: Path, command: str) -> list[Line]:
 def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find the nearest neighbors of each image among the other images of a page.
 
-    By cosine, images whose embedding is zero have no neighbors and are no neighbor of others.
+    With the cosine metric, images with a zero embedding have no neighbors and are not neighbors of others.
 
     Args:
-        images: those of the page.
-        count: neighbors wanted; fewer if there are fewer images.
+        images: the images of the page.
+        count: number of neighbors; the rest are -1 if there are fewer images.
         metric: ``cosine``, ``l2`` or ``dot``.
 
     Returns:
-        images (m, count), nearest first, -1 = none; scores (m, count), cosine or inner product (larger is nearer) or
-        distance (smaller is), NaN = none.
+        Images (m, count), nearest first, -1 = none; scores (m, count), cosine or inner product (larger is nearer) or
+        distance (smaller is nearer), NaN = none.
     """
     kind: Metric = "cosine" if metric == "cosine" else "l2" if metric == "l2" else "dot"
     found = np.full((len(images), count), -1, dtype=np.int64)

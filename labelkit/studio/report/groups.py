@@ -1,6 +1,6 @@
-"""The groups of a result: which result is shown, and of each group its size, typical and doubtful images.
+"""The groups of a result: the choice of the result, and the size, typical and doubtful images of each group.
 
-Labels are looked at only to describe groups, never to choose their images.
+Labels are used only to describe groups, never to choose their images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 from labelkit.studio.report.images import ShownImages, shown_text
 
 GROUPINGS = ("pseudo_labels", "cluster_ids")
-# the most telling first: names and a confidence for every image before bare numbers, groups of all images before some
+# Kinds of results, most informative first: names with confidences, then bare numbers, then groups of some images only.
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
     "answers": "it says what is known, new and unsure",
@@ -36,15 +36,15 @@ class Group:
     """Group of images, with its size, known classes, and typical and doubtful images.
 
     Attributes:
-        name: of the class, or ``group 3``.
+        name: name of the class, or ``group 3``.
         new: whether it is a class without labels; ``None`` if the result does not say.
-        size: images of the whole store in it.
-        shown: images of the page in it.
+        size: number of its images in the whole store.
+        shown: number of its images on the page.
         confidence: mean over its images on the page; ``None`` without any.
-        labeled: images of the whole store in it whose class is known.
-        counts: (class, images) of those, most first.
-        typical: images of the page nearest to the mean of the group, nearest first.
-        doubtful: images of the page with the least confidence, least first.
+        labeled: number of its images in the whole store whose class is known.
+        counts: (class, number of labeled images), the most frequent first.
+        typical: its images on the page nearest to the mean of the group, nearest first.
+        doubtful: its images on the page with the lowest confidence, lowest first.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def purity(self) -> float | None:
-        """Fraction of the group's images of known class that belong to its most frequent class."""
+        """Return the fraction of the group's images of known class that belong to its most frequent class."""
         return self.counts[0][1] / self.labeled if self.counts else None
 
 
@@ -68,19 +68,19 @@ class Grouping:
     """Groups of one result, as a page shows them.
 
     Attributes:
-        result: where they are from.
-        why: how the result was chosen.
+        result: the result with the groups.
+        why: reason why the result was chosen.
         groups: k groups; empty ones are left out.
         ids: (m,) int64, group of each image of the page, -1 = none.
-        confidence: (m,) float32 in [0, 1], or a margin in [-1, 1]; NaN where there is none.
-        expected: (m,) float32 in [0, 1], chances to be right that add up to how many images are; ``None`` if the result
-            has none.
-        measure: what ``confidence`` is: ``confidence`` (stored by the command) or ``margin`` (computed here).
+        confidence: (m,) float32 in [0, 1], or a margin in [-1, 1]; NaN if there is none.
+        expected: (m,) float32 in [0, 1], probabilities of being right, whose sum is the expected number of images that
+            are right; ``None`` if the result has none.
+        measure: meaning of ``confidence``: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
-        ungrouped: images of the whole store in no group.
-        decided: of answers, how many images without a label are ``known``, ``new`` and ``unsure``; how many of the
-            known and new ones to expect ``right``, and how many ``guesses`` for the unsure ones (``None``: not known);
-            and the ``limit``: confidence from which an image is answered. ``None`` for other results.
+        ungrouped: number of images of the whole store in no group.
+        decided: for predictions, the numbers of images without a label that are ``known``, ``new`` and ``unsure``;
+            ``right``, the expected number of correct ones among known and new; ``guesses``, likewise among unsure
+            (``None``: unknown); and ``limit``, the confidence from which an image is decided. Else ``None``.
     """
 
     result: Result
@@ -96,7 +96,7 @@ class Grouping:
 
 
 def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
-    """Read the results of a store, by name; one that cannot be read is warned about and stands with the reason."""
+    """Read the results of a store by name; for an unreadable one, warn and return the reason in its place."""
     found: dict[str, Result | str] = {}
     for name in list_results(store):
         try:
@@ -112,8 +112,8 @@ def choose_result(
 ) -> tuple[Result, str] | None:
     """Choose the result whose groups a page shows; return it with the reason, or ``None`` if none has groups.
 
-    Without a name: discovered classes before clusters, and of one kind those with a confidence, then those with
-    names, then the first by name; of answers the newest. Labels have no say.
+    Without a name, the order of preference is ``_KINDS``, then results with a confidence, with names, and the first by
+    name; of answers only the newest is considered. Labels do not influence the choice.
 
     Raises:
         StoreError: there is no result of this name, it cannot be used, or it does not group the rows.
@@ -154,10 +154,10 @@ def describe_groups(
 
     Args:
         store: the store.
-        images: those of the page.
-        result: what groups them.
-        why: how it was chosen.
-        examples: typical, and doubtful, images of each group at most.
+        images: the images of the page.
+        result: result with the groups.
+        why: reason why it was chosen.
+        examples: maximum number of typical images, and of doubtful images, of each group.
     """
     every = _ids(result)
     assert every is not None
@@ -217,7 +217,7 @@ def _decided(result: Result) -> dict[str, Any] | None:
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:
-    # of answers the best guess of every image; their pseudo-labels leave out what is unsure
+    # for answers the best guess of every image, because their pseudo-labels leave out unsure images
     keys = ("group_ids", *GROUPINGS) if result.kind == "answers" else GROUPINGS
     key = next((key for key in keys if key in result.arrays), None)
     return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
@@ -242,7 +242,7 @@ def _counts(known: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 def _distances(
     features: NDArray[np.float32], ids: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return (distance to the mean of the own group, next nearest group, margin between the two), each (m,).
+    """Return (distance to the mean of the own group, nearest other group, margin between the two), each (m,).
 
     The margin is (b - a) / max(a, b) of the distances a to the own and b to the nearest other mean: the simplified
     silhouette. Rows without a group have NaN, -1, NaN.
@@ -256,7 +256,7 @@ def _distances(
     column = np.full(count, -1, dtype=np.int64)
     column[there] = np.arange(len(there))
     grouped = np.flatnonzero(ids >= 0)
-    # blocks: all rows in float64 at once would double the memory of the features
+    # in blocks, because all rows in float64 would take twice the memory of the features
     for start in range(0, len(grouped), 1024):
         block = grouped[start : start + 1024]
         rows = features[block].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Which images of a store a page shows, under which names, and where on its map."""
+"""The images of a store that a page shows, with their names and their positions on its map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 _STEPS = 65_535
-# t-SNE sees at most this number of principal directions, as is usual: the others are noise and cost time
+# Maximum number of principal directions used for t-SNE, as is usual: the others are noise and cost time.
 _TSNE_DIRECTIONS = 50
 
 
@@ -26,7 +26,7 @@ def place_images(
     """Compute the map positions of images by projecting their features (m, d) to two dimensions.
 
     Returns:
-        (m, 2) uint16, x right and y down, one scale for both; and how they were made, in words.
+        (m, 2) uint16, x right and y down, one scale for both; and a description of the projection.
     """
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
@@ -47,7 +47,7 @@ def _quantized(points: NDArray[np.float64]) -> NDArray[np.uint16]:
     low, high = points.min(axis=0), points.max(axis=0)
     scale = float((high - low).max())
     centered = (points - (low + high) / 2) / (scale if scale > 0 else 1.0)
-    centered[:, 1] *= -1  # a page counts downward
+    centered[:, 1] *= -1  # on a page, y points downward
     return np.asarray(np.rint((centered + 0.5) * _STEPS).clip(0, _STEPS), dtype=np.uint16)
 
 
@@ -58,9 +58,9 @@ class ShownImages:
     Attributes:
         rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
         names: m texts that can be shown, see :func:`shown_text`.
-        features: (m, d) float32 as they are meant to be compared: of length 1 if by cosine.
-        directed: (m,) bool, False where the embedding is all zero and is compared by cosine: nothing is near it.
-        labels: (m,) int64, class of each image as far as anybody knows it, -1 = unknown.
+        features: (m, d) float32, scaled to length 1 if they are compared by cosine.
+        directed: (m,) bool, False for zero embeddings that are compared by cosine: nothing is near them.
+        labels: (m,) int64, class of each image as far as it is known, -1 = unknown.
     """
 
     rows: NDArray[np.int64]
@@ -70,7 +70,7 @@ class ShownImages:
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return m."""
+        """Return the number of images, m."""
         return len(self.rows)
 
 
@@ -97,8 +97,8 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
 def shown_text(text: str) -> str:
     r"""Escape the characters of a text that a page cannot show.
 
-    Bytes that are not UTF-8 stand as ``\xff``; control characters, and those that turn the direction of the text
-    around, as their Python escapes; all others as they are.
+    Bytes that are not UTF-8 become ``\xff``; control characters, and those that change the direction of text, become
+    their Python escapes; all others stay unchanged.
     """
     return "".join(_shown(character) for character in text)
 

@@ -59,5 +59,5 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     @property
     def max_bytes(self) -> int:
-        """Maximum file size of the page in bytes."""
+        """Return the maximum file size of the page in bytes."""
         return int(Decimal(self.max_size[:-2].strip()) * _BYTES[self.max_size[-2:]])

@@ -1,4 +1,4 @@
-"""What is in a store, in words and tables, and the scores of its groupings where labels exist."""
+"""The contents of a store in texts and tables, and the scores of its groupings if there are labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelkit.store.results import Result
 from labelkit.studio.report.groups import GROUPINGS
 from labelkit.studio.report.images import shown_text
 
-# files that could not be embedded, listed at most
+# Maximum number of listed files that could not be embedded.
 _MOST_SKIPPED = 100
 
 
@@ -28,11 +28,11 @@ def score_groupings(
         store: the store.
         results: its results, see :func:`~labelkit.studio.report.groups.find_results`.
         shown: the result whose groups are shown.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Returns:
-        ``scores``, one per grouping and split, as ``labelkit evaluate clustering --json`` has them; ``resamples`` of
-        the intervals; ``held_out``: whether images whose label training could use are left out.
+        ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, their
+        number for the intervals; ``held_out``: whether images whose label training could use are left out.
     """
     others = [
         name
@@ -54,9 +54,9 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
 
     Returns:
         ``facts`` and ``model``: (name, value); ``classes``: the ``name``, number of ``images`` and of ``labeled`` ones,
-        and whether it is ``old`` (None if the store does not say), the last one without a name if images are of unknown
-        class; ``splits``: (name, images); ``skipped``: (name, reason) of the first files that were listed but not
-        embedded; ``num_skipped``: all of them; ``num_labels``: images whose class is known.
+        and whether it is ``old`` (None if the store does not say), with a last nameless one for images of unknown
+        class, if any; ``splits``: (name, images); ``skipped``: (name, reason) of the first files that were listed but
+        not embedded; ``num_skipped``: their number; ``num_labels``: number of images whose class is known.
     """
     known = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
     usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
@@ -98,7 +98,7 @@ def _classes(store: EmbeddingStore) -> list[dict[str, Any]]:
     labels = np.asarray(store.labels)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     old = [None] * len(store.class_names) if store.old_classes is None else store.old_classes.astype(bool).tolist()
-    names = [*map(shown_text, store.class_names), ""]  # the last of -1
+    names = [*map(shown_text, store.class_names), ""]  # the last one is for label -1
     images = np.bincount(labels % len(names), minlength=len(names)).tolist()
     labeled = np.bincount(labels[(labels >= 0) & usable], minlength=len(names)).tolist()
     rows = zip(names, images, labeled, [*old, None], strict=True)

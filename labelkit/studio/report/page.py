@@ -1,7 +1,7 @@
-"""The page itself: template, style and script become one HTML file that loads nothing and runs nothing else.
+"""The page itself: template, style and script become one HTML file that loads no other files and runs no other code.
 
-All texts go through jinja2's autoescape, or as JSON without ``<``, ``>`` and ``&`` into a block of data. The
-Content-Security-Policy allows exactly this style and this script, by their digests, and images that are in the file.
+All texts pass through jinja2's autoescape, or go into a data block as JSON without ``<``, ``>`` and ``&``. The
+Content-Security-Policy allows exactly this style and this script, by their digests, and images inside the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STYLES = ("report.css", "work.css")
 _WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js", "work_take.js")
 _SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "work_state.js", "map.js", *_WORK, "main.js", "end.js")
 _LABEL_SCRIPTS = ("data.js", "tiles.js", "panel.js", "work_state.js", "map.js", *_WORK, "end.js")
-#: types of the columns of ``page_data``
+#: Types of the columns of ``page_data``.
 _KINDS = {
     **dict.fromkeys(("group", "runnerUp", "label", "tile"), "<i4"),
     **dict.fromkeys(("split", "choice"), "<i2"),
@@ -39,16 +39,16 @@ _KINDS = {
     "image": "<u8",
 }
 _NONE = 65_535
-# columns of a table that still can be read
+# Maximum number of columns at which a table is still readable.
 _WIDEST_TABLE = 40
 
 
 def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
-    """Render a report page as HTML; equal contents give equal bytes.
+    """Render a report page as HTML; equal contents yield equal bytes.
 
     Args:
-        page: what ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
-        data: what the page's script reads, see :func:`page_data`.
+        page: values that ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
+        data: data that the page's script reads, see :func:`page_data`.
     """
     style, script = _texts(_STYLES), _script(_SCRIPTS)
     html = (
@@ -86,7 +86,7 @@ def render_label_page(title: str) -> tuple[bytes, str]:
     return html.encode("utf-8"), policy
 
 
-@cache  # a page is rendered twice, and templates are compiled once
+@cache  # a page is rendered twice, but its templates are compiled once
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
@@ -108,7 +108,7 @@ def _texts(names: tuple[str, ...]) -> str:
 
 
 def _script(names: tuple[str, ...]) -> str:
-    # asynchronous, since a page may have to ask for its data
+    # asynchronous, since a page may have to request its data
     return f"(async function () {{\n'use strict';\n{_texts(names)}}})();\n"
 
 
@@ -130,12 +130,12 @@ def page_data(
     """Return the data that the page's script reads: names as JSON, arrays as base64 of little-endian numbers.
 
     Args:
-        images: those of the page.
+        images: the images of the page.
         grouping: groups, or None.
         metric: ``cosine``, ``l2`` or ``dot``.
-        columns: arrays by name, a row for each image: ``point``, ``tile``, ``tileSize``, ``choice``; others in place of
-            those that are made here of the grouping, or that are empty.
-        others: ``groups``, ``side``, ``tilesPerSheet``, ``work``, and what only one kind of page has.
+        columns: arrays by name, a row for each image: ``point``, ``tile``, ``tileSize``, ``choice``; further ones
+            replace columns that are made here from the grouping or are empty.
+        others: ``groups``, ``side``, ``tilesPerSheet``, ``work``, and entries that only one kind of page has.
     """
     nobody = np.full(len(images), -1)
     every = {
@@ -166,7 +166,7 @@ def page_data(
 
 
 def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
-    """Return the groups of a report page as its script reads them."""
+    """Return the groups of a report page in the form that its script reads."""
     return [
         {
             "name": group.name,
@@ -182,7 +182,7 @@ def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
 
 
 def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tuple[list[float], dict[str, NDArray[Any]]]:
-    """Return the range of the scores, and the columns of nearest images and of their scores in it, in two bytes."""
+    """Return the range of the scores, and columns of the nearest images and their scores, quantized to two bytes."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
@@ -206,7 +206,7 @@ def _policy(style: str, script: str, more: str = "img-src data:") -> str:
 
 
 def _crossing(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:
-    """Images of each class (row) in each group, if that fits a table."""
+    """Return the number of images of each class (row) in each group, or ``None`` if that is too large for a table."""
     if grouping is None or len(grouping.groups) > _WIDEST_TABLE or len(classes) > _WIDEST_TABLE:
         return None
     counts = [dict(group.counts) for group in grouping.groups]

@@ -1,8 +1,8 @@
-"""Thumbnails of all images of a page: sheets of them as WebP, as large and as good as fit.
+"""Thumbnails of all images of a page, in WebP sheets of the largest size and best quality that fit.
 
-A sheet holds 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen
-on a sample, from the best down, and all images have the same. Images that are gone, cannot be read, or are no longer
-the ones that were embedded have no tile. A page that is written anew takes the sheets over whose images it still shows.
+A sheet has 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen
+on a sample, from the best down, and are the same for all images. Images that are missing, unreadable or changed since
+they were embedded have no tile. A page that is written again reuses the sheets whose images it still shows.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ COLUMNS = 8
 TILES = COLUMNS * COLUMNS
 LOSSLESS = 100
 
-# (side in pixels, WebP quality), the best first
+# Pairs of side in pixels and WebP quality, the best first.
 _SIZES = (
     *((192, 82), (160, 82), (128, 82), (128, 72), (112, 76), (96, 80), (96, 68), (80, 76), (64, 80), (64, 66)),
     *((48, 76), (48, 58), (32, 76), (32, 54), (24, 54), (16, 54)),
 )
-# images this small are kept as they are, if that fits
+# Largest side of images that are stored unchanged, if they fit.
 _TINY = 48
 _SAMPLE = 128
-# a JPEG decoder may shrink an image to so many times the side of its tile; what remains is done by Lanczos
+# A JPEG decoder may shrink an image to this many times the side of its tile; Lanczos does the rest.
 _SHARPNESS = 2
-# a sample may be a little smaller than the rest
+# Safety factor, because the images of a sample may be a little smaller than the others.
 _MARGIN = 1.08
-# images of which an earlier page has to hold so many: else another size may be better
+# Minimum share of images with a thumbnail in the earlier page for its sheets to be reused; else another size may fit.
 _LEAST_HELD = 0.8
 
 
@@ -54,13 +54,13 @@ class Thumbnails:
     """Thumbnails of m images, packed into sheets.
 
     Attributes:
-        side: the longer side of a tile at most, pixels; 0 if there is none.
-        quality: of WebP, 1 to 99; 100: lossless.
+        side: maximum longer side of a tile in pixels; 0 if there are none.
+        quality: WebP quality, 1 to 99; 100: lossless.
         sheets: WebP files.
-        tiles: (m,) int32, tile of each image, 64 to a sheet; -1 = none.
+        tiles: (m,) int32, tile of each image, 64 per sheet; -1 = none.
         sizes: (m, 2) uint8, height and width of the tile.
-        missing: why images have none, and how many.
-        left_out: images that have none because they do not fit.
+        missing: number of images without a thumbnail, by reason.
+        left_out: number of images without a thumbnail because they do not fit.
     """
 
     side: int
@@ -73,7 +73,7 @@ class Thumbnails:
 
     @property
     def count(self) -> int:
-        """Number of images that have a thumbnail."""
+        """Return the number of images that have a thumbnail."""
         return int((self.tiles >= 0).sum())
 
 
@@ -87,7 +87,7 @@ class Pictures:
 
     @classmethod
     def of_store(cls, source: ImageDataset | None, store: EmbeddingStore, rows: NDArray[np.int64]) -> Pictures:
-        """Find the files of rows (m,) of a store by name; without files, each image has a digest of its own."""
+        """Find the files of rows (m,) of a store by name; without files, each image gets a unique number as digest."""
         place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
         there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
         if store.has_images:
@@ -123,9 +123,9 @@ def make_thumbnails(
     Args:
         pictures: the images.
         image_sizes: (m, 2) height and width of the images.
-        order: all images, those that are shown together side by side, the most important first.
-        max_bytes: of all sheets in base64 together.
-        earlier: of an earlier page, see :func:`read_thumbnails`; only where digests are those of files.
+        order: all images, the most important first, and images that are shown together next to each other.
+        max_bytes: maximum size of all sheets together in base64.
+        earlier: thumbnails of an earlier page, see :func:`read_thumbnails`; only if digests are those of files.
     """
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -141,7 +141,7 @@ def make_thumbnails(
             if sum(map(len, made.sheets)) <= room:
                 return replace(made, left_out=len(order) - number)
             if not sizes:
-                # fewer of the smallest; the sample was far too kind
+                # fewer of the smallest thumbnails, because the sample was far too optimistic
                 order = order[: number // 2]
                 sizes = [(side, quality)]
 
@@ -155,8 +155,8 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
     """Read the thumbnails from an earlier version of the page, if it had the same maximum size.
 
     Args:
-        page: the file, which need not be there.
-        max_size: of the new page.
+        page: the file, which need not exist.
+        max_size: maximum size of the new page.
 
     Returns:
         The thumbnails, and the (k,) ``image_numbers`` of their images; ``None`` without such a page, or if some of its
@@ -175,7 +175,7 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
         sheets = [base64.b64decode(one) for one in re.findall(r'id="sheet-[0-9]+">([A-Za-z0-9+/=]*)<', text)]
         made = Thumbnails(int(data["side"]), int(data["quality"]), tuple(sheets), tiles, sizes, {}, 0)
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no page, or changed by other hands
+        return None  # no page, or one that was changed by somebody else
     is_whole = len(tiles) == len(sizes) == len(images) > 0 and 0 <= tiles.min() <= tiles.max() < TILES * len(sheets)
     return (made, images) if is_whole else None
 
@@ -183,9 +183,9 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
 def _extended(
     old: Thumbnails, earlier: NDArray[np.uint64], pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
 ) -> Thumbnails | None:
-    """Take sheets over whose images are all shown, and make the others at the same size; ``None``: too few are."""
+    """Reuse sheets whose images are all shown, and make the other thumbnails at the same size; ``None`` if too few."""
     images, sheet_of = image_numbers(pictures.sha256), old.tiles // TILES
-    dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # nothing stays of an image that is not shown
+    dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # the page must contain no image that is not shown
     kept = np.setdiff1d(np.arange(len(old.sheets)), dropped)
     usable = np.flatnonzero(np.isin(sheet_of, kept))
     numbers, first = np.unique(earlier[usable], return_index=True)
@@ -214,7 +214,7 @@ def _sizes_to_try(image_sizes: NDArray[np.uint32]) -> list[tuple[int, int]]:
 
 
 def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
-    """Some images, evenly spread over the order, that can be read."""
+    """Return some readable images, evenly spread over the order."""
     places = np.unique(np.linspace(0, len(order) - 1, min(_SAMPLE, len(order))).astype(np.int64))
     read = pool.map(lambda place: pictures.read(order[place], side), places.tolist())
     return [picture for picture in read if not isinstance(picture, str)]
@@ -223,7 +223,7 @@ def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoo
 def _choose(
     sizes: list[tuple[int, int]], sample: list[Image.Image], count: int, room: int
 ) -> tuple[tuple[int, int], int, list[tuple[int, int]]]:
-    """Return (side and quality, images that fit, worse sizes): the best at which all fit, or else the smallest."""
+    """Return the best (side, quality) at which all images fit, or else the worst; how many fit; and worse sizes."""
     if not sample:
         return sizes[0], count, sizes[1:]
     each = 0.0
@@ -272,7 +272,7 @@ def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
         sheet.paste(tile, (side * (place % COLUMNS), side * (place // COLUMNS)))
     buffer = io.BytesIO()
     is_lossless = quality == LOSSLESS
-    # without loss, quality is the effort: more than this takes five times as long for a hundredth of the bytes.
-    # method: the library's own choice, 4, takes twice as long with loss and four times without, for 2 % of the bytes
+    # In lossless mode, quality means effort: more effort takes five times as long and saves a hundredth of the bytes.
+    # The library's default method, 4, takes twice as long (lossless: four times) and saves 2 % of the bytes.
     sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=2)
     return buffer.getvalue()

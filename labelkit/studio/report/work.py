@@ -1,4 +1,4 @@
-"""What labeling in a page begins with: the likely answers for each image, and the images to look at first."""
+"""Initial data for labeling in a page: the likely groups of each image, and the images to label first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from labelkit.studio.report.groups import Grouping
 from labelkit.studio.report.images import ShownImages, shown_text
 
 SUGGESTED, CHOICES = 30, 5
-# groups without a calibrated confidence: the margin from which an image is no longer in doubt
+# For groups without a calibrated confidence: the margin from which an image is no longer doubtful.
 _DOUBTFUL_MARGIN = 0.1
 
 
@@ -33,21 +33,21 @@ def work_data(
     choices: NDArray[np.int16],
     suggested: tuple[tuple[int, str], ...] = (),
 ) -> dict[str, Any]:
-    """Return what labeling in a page begins with, as JSON for the page's script.
+    """Return the initial data for labeling in a page, as JSON for the page's script.
 
     Args:
         store: the store.
-        images: those of the page.
+        images: the images of the page.
         grouping: groups, or None.
-        choices: likely groups of each, see ``likely_groups``.
-        suggested: see ``suggested_images``; none where the page asks a server for them.
+        choices: likely groups of each image, see ``likely_groups``.
+        suggested: see ``suggested_images``; empty if the page requests them from a server.
     """
     paths = {place: escaped_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
     return {
         "mode": "file",
-        # what the browser keeps the work under: other images or groups begin anew
+        # key under which the browser stores the work, so that other images or groups start afresh
         "key": store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
-        # names of images as a table of labels has them, where the page shows other ones
+        # names of images as written in tables of labels, if the page shows them differently
         "paths": {str(place): path for place, path in paths.items() if path != images.names[place]},
         "perImage": choices.shape[1],
         "suggested": [list(one) for one in suggested],
@@ -62,7 +62,7 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
     """Return likely groups of each image, (m, c) int16, -1 = none: its own, then those with the nearest means.
 
     Args:
-        features: (m, d).
+        features: (m, d) features of the images.
         ids: (m,) group of each, -1 = none.
         count: number of groups; some may be empty.
     """
@@ -95,11 +95,11 @@ def suggested_images(
 
     Args:
         store: the store.
-        images: those of the page.
+        images: the images of the page.
         grouping: groups, or None.
         given: labels of the images of the page.
-        seed: of what is suggested.
-        skipped: rows that are suggested only if nothing else is left.
+        seed: seed of the suggestions.
+        skipped: rows that are suggested only if no others are left.
     """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
