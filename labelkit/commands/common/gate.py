@@ -19,8 +19,7 @@ _EVERYTHING = "all"
 def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
     """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
 
-    Scores measured with several seeds are represented by their mean. Values of single classes, bins and the like are
-    not scores.
+    Several seeds are represented by their mean. Values of single classes, bins and the like are not scores.
     """
     found = {name: value for name, value in _numbers(values) if score_direction(name)}
     entries = values.get("scores")
