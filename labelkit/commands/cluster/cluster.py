@@ -73,7 +73,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         if isinstance(config, SinkhornConfig):
-            from labelkit.commands.cluster.balanced import balanced_groups  # torch loads for this algorithm alone
+            from labelkit.commands.cluster.balanced import balanced_groups  # loads torch, for this algorithm only
 
             found = balanced_groups(config, store, rows)
         else:
@@ -162,7 +162,7 @@ def _tell_of_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) 
 
 
 def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None) -> Grouping:
-    """Group the rows by k-means as the config says."""
+    """Group the rows by k-means, according to the config."""
     features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     options: dict[str, Any] = {
         "generator": keyed_generator(config.seed, "cluster"),
@@ -203,7 +203,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
 
 
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
-    """Check that labels exist, that each of their classes has a cluster, and each other cluster a free row.
+    """Check that labels exist, that each of their classes has a cluster, and each other cluster an unlabeled row.
 
     Raises:
         DatasetError: there are no labels.

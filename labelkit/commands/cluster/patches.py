@@ -84,7 +84,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
 def _run(
     config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
 ) -> tuple[Clustering, NDArray[np.int32], int]:
-    """Cluster a sample of the patches of chosen images; return the clustering, each patch's group, and its size."""
+    """Cluster a sample of the patches of chosen images; return the clustering, the groups, and the sample size."""
     is_spherical = isinstance(config, SphericalKMeansConfig)
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)

@@ -81,7 +81,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
         features: (n, d) embeddings of these rows.
 
     Raises:
-        StoreError: some embeddings do.
+        StoreError: some embeddings are not finite.
     """
     bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():

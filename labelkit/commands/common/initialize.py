@@ -22,7 +22,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     """Initialize the weights of a method from a run folder or a weights file.
 
     A run of the same method with the same classes provides its whole network; any other run, or a file, provides a
-    backbone. A message says what was loaded.
+    backbone. A message reports what was loaded.
 
     Raises:
         CheckpointError: the source has no usable weights.

@@ -63,8 +63,8 @@ def labels_to_use(
 
     A file adds to the labels of the store that training may use; where both label an image, the file takes precedence,
     and a warning gives the number of differences. A result of this store is used alone, since ``labelkit label`` has
-    started it from the labels of the store, unless disabled. If training may use no label of the store, and no class
-    is common (its own are years or places, say), the truth is unknown, and the classes are those of the given labels.
+    started it from the labels of the store, unless disabled. If training may use no label of the store, and no given
+    label is of its classes (its own are years or places, say), truth is unknown, and the classes are the given ones.
 
     Args:
         option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, or None for the store's own.
@@ -271,7 +271,7 @@ def label_agreement_warning(
     """Return a warning if nearest neighbors share a label no more often than by chance, else ``None``.
 
     Args:
-        rows_at: function that returns the rows at some places.
+        rows_at: function that returns the rows at some positions.
         labels: (n,), -1 = none; of more than 3,000 labels, 3,000 are drawn.
         seed: seed of that draw.
     """

@@ -1,4 +1,4 @@
-"""From data options to images and the labels that may be used."""
+"""Images and usable labels that the data options select."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
 
 
 def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
-    """The table for people; an unsure image keeps its best guess."""
+    """Return the table for people, as CSV; an unsure image keeps its best guess."""
     names = [*read.grouping.names, ""]  # -1: none
     lines = (
         [

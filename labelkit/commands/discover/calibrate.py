@@ -51,8 +51,8 @@ _HIDDEN_CLASSES: Final = 0.2
 _DIRECTIONS: Final = 128
 #: Minimum number of answers of a kind for it to have its own temperature.
 _FEWEST_ROWS: Final = 10
-#: Number of standard errors by which temperatures are raised for caution. With new groups, where less is known, it is
-#: the upper end of nine cases in ten.
+#: Number of standard errors by which temperatures are raised for caution. With new groups, where less is known, this
+#: is the upper limit in nine of ten cases.
 _CAUTION: Final = 0.5
 _CAUTION_WITH_NEW: Final = 1.28
 #: Temperature with one label in each class, chosen cautiously above the mean: on six sets with 4 to 81 classes and 600
@@ -131,7 +131,7 @@ def hidden_label_evidence(
         labels: (n,) int64, -1 = none.
         group_ids: (n,) in ``[0, k)``; rounds make as many groups as are in use.
         class_of_group: (k,) int64, -1 = new.
-        new_share: share of the unlabeled rows assumed to be of new classes; hidden classes get this total weight.
+        new_share: share of the unlabeled rows assumed to be of new classes; hidden classes get this share of weight.
         min_size: minimum number of rows of a group without a label.
         seed: seed of the choice of hidden labels.
         group_weight: weight of new groups, in (0, 1].
@@ -207,7 +207,7 @@ def _look(
 
 
 def _hide(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the labels that a round keeps, and the rows it hides; classes that are not hidden whole keep a label.
+    """Return the labels that a round keeps, and the rows it hides; a class keeps a label unless it is fully hidden.
 
     Labels with the largest weights are hidden first; the sum of the weights limits their number, so that some remain.
     """

@@ -189,7 +189,7 @@ class _Work:
 
 
 class _Begun(NamedTuple):
-    """A begun embedding, with the runs that write the store and the patches (``None`` without patches)."""
+    """Embedding that has begun, with the runs that write the store and the patches (``None`` without patches)."""
 
     work: _Work
     run: EmbeddingRun

@@ -196,7 +196,7 @@ def _score(
     sums = np.zeros((len(rows), len(images.bank.dataset.presence_classes)))
     with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
         for number in range(_RANDOM_CROPS):
-            # negative numbers of epochs, which no training view has
+            # negative epochs, so that views are drawn with keys of no training view
             for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))

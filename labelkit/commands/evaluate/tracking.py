@@ -219,7 +219,7 @@ def propagate_masks(
         far = _far_apart(rows, columns, radius, features.device)
         cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
     values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
-    # the most similar patch has weight 1 before scaling, so that small temperatures do not overflow
+    # the most similar patch has weight 1 before normalization, so that small temperatures do not overflow
     weights = ((values - values[:1]) / temperature).exp()
     weights = weights / weights.sum(0)
     shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)

@@ -55,12 +55,12 @@ _EXTRA = 50
 
 
 class SplitSearch:
-    """Exact search in rows of a store part by part, in several processes; the nearest rows of the parts are merged.
+    """Exact search in rows of a store part by part, in one or several processes; the nearest rows are merged.
 
     Args:
         rows: (g, d) rows of a store.
         metric: metric of the rows.
-        config: the processes that search parts.
+        config: options of the processes that search parts.
     """
 
     def __init__(self, rows: StoredRows, metric: Metric, config: ProcessesConfig) -> None:

@@ -147,7 +147,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
         raise ConfigError("--images", f"the file of --index, {path}, does not list images", "Pass a store or matches.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
-        # pixels that were never files have no header: their size is the image size times the number of channels
+        # pixels that were never files have no header: their size is the image size times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
             problem = f"the images of {path} were never files (a bundled or generated data set)"
             raise ConfigError("--images", problem, "Remove --images.")

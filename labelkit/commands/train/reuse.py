@@ -113,7 +113,7 @@ class Reuse:
     def timing_bank(self) -> CachedViewBank:
         """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
 
-        If images are clustered, there are at most twice as many different ones as clusters: the few, values rotated.
+        If images are clustered, copies with rotated values give about twice as many different images as clusters.
         """
         few = self.values(self.plan.rows[:_FEW])
         number = -(-len(self.plan.rows) // len(few[0]))

@@ -83,7 +83,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     Raises:
         ConfigError, DatasetError, CheckpointError: options, data or weights cannot be used.
         DivergenceError: training diverged.
-        Interrupted: a signal asked to stop; a checkpoint was written.
+        Interrupted: a signal requested to stop; a checkpoint was written.
     """
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:

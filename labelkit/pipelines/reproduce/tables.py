@@ -125,7 +125,7 @@ class PublishedTable(BaseModel):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Return the rows, their commands filled in."""
+        """Rows with their commands filled in."""
         rows = []
         for line in self.lines:
             filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
