@@ -1,6 +1,6 @@
-"""Labels that a CSV or a result gives to the images of a store or of a data set.
+"""Labels of a CSV or a result for the images of a store or of a data set.
 
-The one place that says which image such a label is of. Paths in a CSV follow ``labelkit.data.path_rule``.
+Only this module matches such labels to images. Paths in a CSV follow ``labelkit.data.path_rule``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class LabeledImages:
     """Images that the labels of a file are matched to.
 
     Attributes:
-        where: how messages call them.
+        where: name of the images in messages.
         sample_ids: n ids.
-        root: folder of the files; ``None``: not known.
+        root: folder of the files; ``None``: unknown.
     """
 
     where: str
@@ -49,8 +49,8 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
     """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
 
     Raises:
-        ConfigError: the name is that of a file and of a result.
-        DatasetError: it is that of neither.
+        ConfigError: the name fits both a file and a result.
+        DatasetError: the name fits neither.
     """
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
     is_there = could_be and option.name in list_results(store)
@@ -74,7 +74,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
     """Read the labels that are stored as a result of a store, given the name of the result.
 
     Raises:
-        StoreError: there is none of this name, or it holds something else.
+        StoreError: the store has no such result, or it does not contain labels.
     """
     result = read_result(store, name)
     missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
@@ -91,7 +91,7 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
     """Read labels from a CSV file; return them by position of their image, in the order of the file.
 
     Raises:
-        DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
+        DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
     """
     if path.suffix == ".h5":
         remedy = "Write labels of a store as a CSV: `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."

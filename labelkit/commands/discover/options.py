@@ -28,7 +28,7 @@ class DiscoverCategoriesConfig(
     """Options of ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
-    # these acted with criteria that are gone, and these are refused
+    # these belonged to criteria that were removed and are refused
     retired_fields: ClassVar[frozenset[str]] = frozenset({"search", "num_draws"})
     constants: ClassVar[Mapping[str, object]] = {
         "max_rows": 3000,

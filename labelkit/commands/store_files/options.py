@@ -1,4 +1,4 @@
-"""Options of the commands that look after stores and runs."""
+"""Options of the commands that check and pack stores and runs."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}
     )
-    """Options that may differ when a kept comparison goes on."""
+    """Options that may differ when a kept comparison is continued."""
 
     @field_validator("budget")
     @classmethod

@@ -1,4 +1,4 @@
-"""Options of ``labelkit predict``: answers for photos that are not in the store."""
+"""Options of ``labelkit predict``: predictions for photos that are not in the store."""
 
 from __future__ import annotations
 
