@@ -207,7 +207,7 @@ CASES = {
         nothing,
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
-        ("--num-clusters: 49 clusters for 48 images", "{index}", "Choose fewer"),
+        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Choose fewer"),
     ),
     "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
@@ -217,7 +217,7 @@ CASES = {
     "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
     "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
     "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: could not convert string to float: 'half'",)),
-    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: 0 numbers for 3 clusters",)),
+    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: contains 0 numbers, but there are 3 clusters",)),
     "prior that is no text": Case(
         lambda place: place.bad.write_bytes(bytes([255, 254, 0, 200])) and None,
         BALANCED,

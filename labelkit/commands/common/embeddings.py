@@ -53,7 +53,7 @@ def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[
     beyond = [row for row in rows if row >= store.n]
     if beyond:
         problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
-        raise ConfigError(option, problem, "Choose among these.")
+        raise ConfigError(option, problem, "Choose rows in this range.")
     return list(rows)
 
 

@@ -75,7 +75,7 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
                 guess = nearest(wanted, scores)
                 known = f"Scores here: {', '.join(scores)}."
                 remedy = f"Did you mean `{guess}`? {known}" if guess else known
-                return result, ConfigError(f"--{rule}", f"{where} gave no score {wanted}", remedy)
+                return result, ConfigError(f"--{rule}", f"{where} has no score {wanted}", remedy)
             for name in names:
                 value = scores[name]
                 # one that is undefined does not pass

@@ -81,7 +81,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         ConfigError: no data set of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
-        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
     specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
     rows = []
     with current_progress().task("count", total=len(specs)) as task:

@@ -292,9 +292,9 @@ def _given_labels(
     labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
-        current_progress().warning(f"{path}: {trained} images left out, since training may have used their label")
+        current_progress().warning(f"{path}: {trained} images are left out, since training may have used their labels")
     if not fresh.any():
-        raise DatasetError(str(path), "training may have used the label of every image", "Label other images.")
+        raise DatasetError(str(path), "training may have used the labels of all these images", "Label other images.")
     return labels
 
 
@@ -314,7 +314,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
             "of some classes"
         )
     elif num_labels < _FEW_LABELS:
-        progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
+        progress.warning(f"confidences are rough, since they are calibrated on only {num_labels} labels")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "

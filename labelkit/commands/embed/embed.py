@@ -382,7 +382,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
-    current_progress().message("the images changed since this run began: the original list is embedded")
+    current_progress().message("the images have changed since this run began; the original list is embedded")
     n = len(ids)
     return replace(
         dataset,

@@ -175,7 +175,7 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     assert len(chosen.labels) == 48
     assert said == [
         "--split auto uses train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
-        "(--split all uses all)"
+        "(to use all: --split all)"
     ]
 
 
