@@ -38,7 +38,7 @@ def check_dataset(name_or_path: str) -> None:
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
-        remedy = f"Pass a folder, a CSV or a named set: {', '.join(DATASETS)}."
+        remedy = f"Pass a folder, a CSV or a named data set: {', '.join(DATASETS)}."
     raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
 
 
@@ -103,7 +103,7 @@ def _load(
 
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
-            raise DatasetError(name_or_path, "is a CSV at an address", remedy)
+            raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
         from labelkit.data.folders import load_folder

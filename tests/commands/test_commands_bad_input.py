@@ -143,10 +143,13 @@ CSV = TRAIN + " --dataset {table} --num-classes 4"
 BALANCED = "cluster sinkhorn --index {index} --num-clusters 3 --prior {bad}"
 CASES = {
     "no images, train": Case(
-        empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: no images", "1 ", "Looked for .avif")
+        empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: contains no images", "1 ", "Add images (.avif")
     ),
     "no such split": Case(
-        nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "no split 'test'", "Splits of this set")
+        nothing,
+        TRAIN + " --dataset {photos} --split test",
+        2,
+        ("--split", "no split 'test'", "Splits of this data set"),
     ),
     "CSV row with a missing file": Case(
         csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")

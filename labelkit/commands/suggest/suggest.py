@@ -140,7 +140,7 @@ def suggested_rows(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near-duplicate of one with a label",
+            "every image has a label, or is a near-duplicate of an image that has one",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None

@@ -35,7 +35,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
     for key, path in paths.items():
         label = int(labels[key]) - 1
         if path.split("/")[0] != class_names[label]:
-            raise ValueError(f"image {key} is {path}, its class {class_names[label]} has another folder")
+            raise ValueError(f"image {key} is {path}, but its class {class_names[label]} has another folder")
         rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
     return list_set(spec, root, rows, class_names)
 
@@ -54,7 +54,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
         fields = table.dtype.names or ()
         if not {"fname", "class"} <= set(fields):
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
-            raise DatasetError(str(path), problem, "Give the file with labels.")
+            raise DatasetError(str(path), problem, "Use the file with labels.")
         rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
     return list_set(spec, root, rows, class_names)
 

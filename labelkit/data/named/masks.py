@@ -195,7 +195,7 @@ def _read_presence(path: Path) -> dict[str, int]:
         words = line.split()
         if words and (len(words) != 2 or words[1] not in _PRESENCE):
             raise DatasetError(
-                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack it again."
+                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack the file again."
             )
         if words:
             found[words[0]] = _PRESENCE[words[1]]
