@@ -196,7 +196,7 @@ def preset_command(path: Path) -> str:
     command = first.removeprefix("#").strip()
     if not first.startswith("#") or not command.startswith("labelkit "):
         raise ConfigError(
-            str(path), "the first line does not name a command", "Write `# labelkit ...` in the first line."
+            str(path), "the first line does not name a command", "Write `# labelkit ...` on the first line."
         )
     return command
 

@@ -87,7 +87,7 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(str(self.path), f"result {name} has no value per row", "Remove it from frame().")
+                raise Mismatch(str(self.path), f"{name} does not have one value per row", "Leave it out of frame().")
             columns |= found
         return DataFrame(columns)
 

@@ -91,7 +91,7 @@ class SeLa(Method[SeLaConfig]):
         if max(clusters) > data.num_samples:
             raise ConfigError(
                 "--num-clusters",
-                f"{max(clusters)} clusters for {data.num_samples} images",
+                f"{max(clusters)} exceeds the {data.num_samples} images",
                 "Lower the number.",
             )
         self.network = MultiHeadNetwork(

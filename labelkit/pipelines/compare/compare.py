@@ -160,7 +160,7 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
         raise DatasetError(
             config.dataset,
             f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
-            "Pass class folders, or a CSV with all labels.",
+            "Pass class folders, or a CSV that labels all images.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:

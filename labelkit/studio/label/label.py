@@ -194,8 +194,8 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         progress = current_progress()
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
             progress.warning(
-                f"{folder} was made by `labelkit start`. Its tables do not get the labels given here: to update "
-                f"them, run afterward `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
+                f"{folder} was made by `labelkit start`. Its tables do not receive the labels given here: to update "
+                f"them, afterward run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
                 f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )
 

@@ -118,7 +118,7 @@ class Guard:
             headers.setdefault(name.lower(), []).append(value)
         host = [value.decode("latin-1") for value in headers.get(b"host", [])]
         if len(host) != 1 or not self._is_mine(host[0]):
-            return _refuse(421, "this server has another name")
+            return _refuse(421, "this server does not have that name")
         for origin in headers.get(b"origin", []):
             if origin.decode("latin-1") != f"http://{host[0]}":
                 return _refuse(403, "a page of another place may not ask")
@@ -360,7 +360,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         made.bind(address)
         made.listen(128)
     except OSError as error:
-        problem = f"cannot listen there ({error.strerror or error})"
+        problem = f"cannot listen on this address ({error.strerror or error})"
         raise ResourceError(f"{host}:{port}", problem, "Choose another --host or --port.") from error
     return made
 

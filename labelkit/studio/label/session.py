@@ -289,7 +289,7 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """
     if not is_session(result):
         problem = "was not made by `labelkit label --serve`"
-        raise StoreError(str(result.path), problem, "Start a new one with another --result, and this one as --labels.")
+        raise StoreError(str(result.path), problem, "Start another --result, and pass this one as --labels.")
     arrays, params = result.arrays, dict(result.params)
     try:
         log = [_done(one, store.n) for one in params.pop("actions")]
