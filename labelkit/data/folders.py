@@ -157,9 +157,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
         raise DatasetError(
-            address,
-            "contains images/ and masks/, but masks are read only from local folders",
-            "Download the folder.",
+            address, "contains images/ and masks/, but masks are read only from local folders", "Download the folder."
         )
     ids = sorted_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))

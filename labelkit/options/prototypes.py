@@ -43,7 +43,7 @@ class PrototypesConfig(OverwriteOption):
         0, ge=0, description="Random seed for the starts, or for the rotation and order of a closed form."
     )
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="Compute device; cuda is faster from about 2,000 classes on."
+        "cpu", description="Compute device; cuda is faster for about 2,000 classes or more."
     )
     cache: bool = Field(
         True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."

@@ -65,7 +65,7 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
         description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
         "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
     )
-    max_iterations: int = Field(100, ge=1, description="Maximum iterations per start (benchmark: 200).")
+    max_iterations: int = Field(100, ge=1, description="Maximum number of iterations per start (benchmark: 200).")
     tolerance: float = Field(
         1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
     )

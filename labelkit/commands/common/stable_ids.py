@@ -251,9 +251,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
-            str(result.path),
-            f"contains {result.kind} ({result.stage}), not groups of images",
-            "Choose another result.",
+            str(result.path), f"contains {result.kind} ({result.stage}), not groups of images", "Choose another result."
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]

@@ -21,7 +21,7 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
 
     result: str | None = _STORE(
         None,
-        "Result from cluster or discover, whose groups (and confidence, if any) decide which images are unsure.",
+        "Result from `cluster` or `discover`: its groups (and confidences, if any) show which images are uncertain.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _STORE(

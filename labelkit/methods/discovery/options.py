@@ -43,7 +43,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
     train_stem: bool = _MODEL(
         False,
-        "Also train the embedding layers and the final norm (for training from scratch, with --grad-from-block 0).",
+        "Also train the embedding layers and the final norm (when training from scratch, with --grad-from-block 0).",
     )
     linear_probe: bool = _MODEL(False, "Train the heads only.")
     num_classes: int | None = _MODEL(
@@ -117,13 +117,13 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
-        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view "
-        "for the teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation "
-        "grows stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys to the "
+        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view for the "
+        "teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation grows "
+        "stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys toward the "
         "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0. Paper: 8,9 for fine-grained data."
+        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0 (paper: 8,9 for fine-grained data)."
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",

@@ -49,8 +49,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
     lam: float = _LABELS(
         25.0,
-        "Weight of the assignment's cost relative to its entropy (lambda in the paper); a good value "
-        "depends on the scale of the logits.",
+        "Weight of the assignment's cost relative to its entropy (paper: lambda); good values depend on the scale of "
+        "the logits.",
         gt=0,
     )
     prior: str = _LABELS(
@@ -65,7 +65,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
-        "all", "Heads to update in an optimization: all, or one at a time, in turn."
+        "all", "Heads to update in each optimization: all of them, or a single one, taking turns."
     )
 
     label_pass: Literal["clean", "official"] = _PASS(
@@ -74,7 +74,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "and dropout; official: as in training, updating running statistics (published code).",
     )
     solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
-    solver_max_iterations: int = _SOLVER(500, "Maximum iterations of the solver.", ge=1)
+    solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
         "imagenet", "Training augmentation: a recipe from the published code, or digits."

@@ -40,7 +40,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     holdout: float = _DATA(
         0.25, "Fraction of each class held out for evaluation if the data set has no test split.", gt=0, lt=1
     )
-    max_per_class: int | None = _DATA(None, "Maximum images per class in each split.", ge=1)
+    max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
     labels_per_class: int = _DATA(4, "Labels per class for few-label methods, drawn again for each seed.", ge=1)
     num_old_classes: int | None = _DATA(
         None, "Number of labeled classes for discovery methods; default: the data set's definition, else half.", ge=1
@@ -57,7 +57,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         le=1,
     )
     split_seed: int = _DATA(0, "Random seed for --holdout and for the labels of discovery methods.", ge=0)
-    neighbors: int = Field(10, ge=1, description="Number of neighbors of the kNN evaluation.")
+    neighbors: int = Field(10, ge=1, description="Number of neighbors for the kNN evaluation.")
 
     keep: Path | None = _OUTPUT(
         None,
@@ -66,7 +66,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         makes="folder",
     )
     out: Path | None = _OUTPUT(None, "Also write the result as JSON.", makes="json")
-    threads: int = _RUN(1, "CPU threads per run.", ge=1)
+    threads: int = _RUN(1, "Number of CPU threads per run.", ge=1)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}

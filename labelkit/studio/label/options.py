@@ -41,13 +41,14 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     labels: Path | None = _LABELS(
         None,
-        "Earlier result from `labelkit label` to add to; default: start from the store's labels that training may use.",
+        "Earlier result from `labelkit label` to add labels to; default: start from the labels in the store that "
+        "training may use.",
     )
     own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
         "error",
-        "Handling of images that already have another label: stop with an error, take the new label, or keep the old "
-        "one.",
+        "What to do with images that already have another label: stop with an error, take the new label, or keep the "
+        "old one.",
     )
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
@@ -77,8 +78,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from cluster or discover whose groups are shown (with --serve or --export atlas); "
-        "default: the same choice as in `labelkit report`.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: the "
+        "same choice as in `labelkit report`.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(

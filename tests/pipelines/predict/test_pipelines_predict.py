@@ -213,7 +213,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (
             ["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"],
             2,
-            "--format table is only for the screen",
+            "--format table cannot be combined with --out",
         ),
         (["--from", "LABELED"], 2, "NEW"),
     ],
