@@ -177,7 +177,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
         encoded: Encoded = mask.frPyObjects(outline, height, width)
         return encoded
     if not isinstance(counts, str):
-        raise ValueError("run lengths are neither a list of whole numbers nor a text")
+        raise ValueError("run lengths are neither a list of whole numbers nor a string")
     return {"size": [height, width], "counts": counts}
 
 

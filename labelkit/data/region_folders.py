@@ -168,7 +168,7 @@ def _read(path: Path) -> _File:
     if not categories:
         raise DatasetError(str(path), "has no categories", "Add the classes of the boxes.")
     if len(set(categories.values())) < len(categories):
-        raise DatasetError(str(path), "gives two categories one name", _REMEDY)
+        raise DatasetError(str(path), "gives two categories the same name", _REMEDY)
     images = {entry.id: entry for entry in table.images}
     objects: dict[int, list[_Annotation]] = defaultdict(list)
     for entry in table.annotations:

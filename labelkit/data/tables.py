@@ -284,7 +284,7 @@ def _read_csv_rows(
         if not fields:
             continue
         if len(fields) != len(header):
-            faults.append(f"line {reader.line_num}: {len(fields)} fields, the header has {len(header)}")
+            faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")
         elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
             faults.append(f"line {reader.line_num}: a NUL character, as in a damaged file")
         elif not fields[at_path].strip():

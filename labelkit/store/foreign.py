@@ -121,7 +121,7 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
     """Return a column as texts, or as integers; numbers with a point, such as labels with gaps, become texts."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
         problem = f"type {values.dtype} of shape {_shape_text(values.shape)}, expected one integer or text "
-        raise Refused(where, f"{problem}per row", "Write it as such an array.")
+        raise Refused(where, f"{problem}per row", "Write such an array.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")

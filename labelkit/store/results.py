@@ -132,7 +132,7 @@ def write_result(
     if name in store.packed_results:
         with open_result(store, name) as packed:
             if packed.content_digest != sealed.content_digest:
-                state, note = "and has other content", "A packed file does not change."
+                state, note = "and has other content", "A packed file is never changed."
                 raise output_exists(packed.place(""), "--result", state=state, note=note, replaceable=False)
         return store.path
     if not path.parent.is_dir():

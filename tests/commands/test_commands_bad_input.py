@@ -182,7 +182,7 @@ CASES = {
         csv("path,label", "00.png,ant"),
         "suggest --index {index} --labels {table} --out {out}.csv",
         3,
-        ("1 of 1 paths fit several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
+        ("1 of 1 paths match several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
     ),
     "number of classes unknown": Case(
         csv("path,label", "ant/00.png,ant", "ant/01.png,", "bee/01.png,"),

@@ -106,9 +106,9 @@ def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> 
     ]
     tables = (
         Table(f"data sets in {data_root}", columns, here),
-        Table(f"where they come from and how they lie in {data_root}", _SOURCE_COLUMNS, sources),
+        Table(f"sources, and folders in {data_root}", _SOURCE_COLUMNS, sources),
     )
-    wrong = Table("not whole", ("name", "where", "problem", "what to do"), faults)
+    wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
     return (*tables, wrong) if faults else tables
 
 

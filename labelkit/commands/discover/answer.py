@@ -181,7 +181,7 @@ def _answer_all(
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
-    found = list(apply_to_rows(predict, source, config, "images answered by the others", numbers_per_row=numbers))
+    found = list(apply_to_rows(predict, source, config, "images predicted from the others", numbers_per_row=numbers))
     parts = [answers.found, *(part for part, _ in found)]
     expected = [answers.expected, *(chances for _, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
@@ -324,7 +324,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
-    source = "labels given for images without one"
+    source = "labels given for unlabeled images"
     if config.calibration_labels is None:
         source = "labels hidden in turn from classifier, groups and spreading"
     return {

@@ -623,7 +623,7 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     cache_onnx(network, model)
     found = cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
-        reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
+        reason = (onnx_record(model) or {}).get("failed", "it could not be cached")
         raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 

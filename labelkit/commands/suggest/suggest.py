@@ -314,7 +314,7 @@ def _choose(
         return (places, scores, ["far from all labels"] * len(places))
     if config.strategy == "random":
         places = choose_best(generator.random(len(features)), count, candidates)
-        return (places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+        return (places, np.full(len(places), np.nan), ["drawn at random"] * len(places))
     if config.strategy == "uncertainty":
         assert doubt.uncertainty is not None
         places = choose_best(doubt.uncertainty, count, candidates)

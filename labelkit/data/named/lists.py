@@ -92,7 +92,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the number of images, and the names of the columns
     if int(count) != len(lines):
-        raise ValueError(f"{path.name} names {len(lines):,} images, its first line says {count}")
+        raise ValueError(f"{path.name} names {len(lines):,} images, but its first line says {count}")
     items: tuple[set[str], set[str]] = (set(), set())
     found = []
     for line in lines:
@@ -156,7 +156,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     for split, (file,) in enumerate(spec.needs):
         for sample_id, label in read_table(root / file).items():
             if names[int(label)] not in sample_id.split("/"):
-                raise ValueError(f"{file}: {sample_id} has label {label}, the folder of which is {names[int(label)]}/")
+                raise ValueError(f"{file}: {sample_id} has label {label}, whose folder is {names[int(label)]}/")
             rows.append(Listed(sample_id, int(label), split))
     above = root.parent
     named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]

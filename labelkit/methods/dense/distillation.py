@@ -333,7 +333,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
                 raise ConfigError(
                     "--num-outputs",
                     f"the {of} center of {where} has shape {shapes}",
-                    "Pass this size, or --projector-init scratch.",
+                    "Pass the size in the file, or --projector-init scratch.",
                 )
             else:
                 center.value.copy_(found)

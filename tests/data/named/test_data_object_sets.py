@@ -71,7 +71,7 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         (lambda table: table.update(categories=[]), "has no categories"),
         (lambda table: table.update(annotations={}), "annotations: Input should be a valid array"),
         (lambda table: table["annotations"].append(3), "annotations.8: Input should be an object"),
-        (_change("categories", 1, name="person"), "gives two categories one name"),
+        (_change("categories", 1, name="person"), "gives two categories the same name"),
         (_change("categories", 1, name="tandem"), "its categories differ from those of instances_train2017.json"),
         (_change("images", 0, id=6), "names image 6 twice"),
         (_change("images", 0, height="128"), "images.0.height: Input should be a valid integer"),
@@ -160,7 +160,7 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
         ([[1, 1, 4, 1, 4, "3"]], "not a list of polygons"),
         ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
         ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
-        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a text"),
+        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a string"),
         (3, "neither polygons nor run lengths"),
     ],
 )
