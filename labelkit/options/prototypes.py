@@ -27,7 +27,7 @@ class PrototypesConfig(OverwriteOption):
         description="How to compute prototypes. auto: the closed form where there is one (up to twice as many classes "
         "as dimensions, or two dimensions), else optimize; optimize: always minimize the loss.",
     )
-    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
+    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (t in Eq. 5; the paper's code uses 2).")
     sharpest_t: float | None = Field(
         SHARPEST_T,
         gt=0,

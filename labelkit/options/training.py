@@ -64,13 +64,13 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )
     compile: bool = _RUN(
         False,
-        "Compile the backbone with torch.compile: the first step takes minutes, later steps are faster on most GPUs. "
-        "Results differ in the last digits. Not for methods that hook into the backbone.",
+        "Compile the backbone with torch.compile: the first step takes minutes, but later steps are faster on most "
+        "GPUs. Results differ in the last digits. Not for methods that hook into the backbone.",
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        "Reaction to failed training (exploding loss, collapsed features): stop with exit code 4, warn, or none. "
-        "Non-finite values always stop the run.",
+        "What to do if training fails (exploding loss, collapsed features): stop with exit code 4, warn, or nothing "
+        "(none). Non-finite values always stop the run.",
     )
     stop_after_steps: int | None = _RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
@@ -166,7 +166,7 @@ class TrainConfig(RunConfig):
     lr_drop_factor: float = _OPTIMIZATION(
         0.1, "Multiply the learning rate by this factor at each drop (only with --lr-schedule step).", gt=0, lt=1
     )
-    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "When to update the learning rate.")
+    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "Update the learning rate per epoch or per step.")
     lr_final_ratio: float = _OPTIMIZATION(
         1e-3, "Ratio of the final to the peak learning rate (only with --lr-schedule cosine).", ge=0, le=1
     )

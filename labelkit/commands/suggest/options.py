@@ -26,7 +26,7 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
     )
     skip: Path | None = _STORE(
         None,
-        "CSV with a column path: images that nobody could label. They and their near-duplicates are suggested only if "
+        "CSV with a path column: images that nobody could label. They and their near-duplicates are suggested only if "
         "no other image is left.",
     )
     out: Path = _OUTPUT(..., "CSV to write: path,label,usefulness,reason,guess.", makes="csv")

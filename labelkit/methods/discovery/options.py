@@ -127,8 +127,8 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
-        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's "
-        "input; literal: Eq. 8 as printed.",
+        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's input; literal: "
+        "Eq. 8 of the paper, as printed.",
     )
     alpha: float = _ALIGN(0.0, "Weight of the keys' norm in the energy.", ge=0)
     beta: float | Literal["auto"] = _ALIGN(1.0, "Inverse temperature of the alignment; auto = 1/sqrt(head width).")

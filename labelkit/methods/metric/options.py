@@ -102,7 +102,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} has only one class of {self.images_per_class} images, so no negatives"
+                f"batch_size {self.batch_size} contains one class of {self.images_per_class} images, so no negatives"
             )
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")

@@ -61,8 +61,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
         "quadratic",
-        "When to optimize labels: at even intervals, or more often at the start; official-*: at the times "
-        "used in the published code.",
+        "When to optimize labels. uniform: at even intervals; quadratic: more often at the start; official-*: at the "
+        "times used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
         "all", "Heads to update in each optimization: all of them, or a single one, taking turns."

@@ -39,7 +39,7 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
         found["dead"] = f"head {head} gives all images the same logits, so its labels are arbitrary"
     reached = f"marginal error {record['marginal_error']:.2g} after {record['iterations']} passes"
     if record["empty_clusters"]:
-        found["empty"] = f"head {head} has {record['empty_clusters']} clusters without an image: lower --num-clusters"
+        found["empty"] = f"head {head} has {record['empty_clusters']} empty clusters: lower --num-clusters"
     if record["marginal_error"] > SLOW_ERROR and record["iterations"] >= SLOW_ITERATIONS:
         found["far"] = f"labels of head {head} are far from balance ({reached}): lower --lam"
     elif not record["converged"]:

@@ -32,7 +32,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         description="Training time per run, such as 90s, 10m or 2h. A run that would take longer gets fewer epochs or "
         "steps and shorter schedules, never longer ones than its preset.",
     )
-    seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
+    seeds: int = Field(3, ge=1, le=100, description="Number of runs per method (with seeds 0, 1, ...).")
 
     dataset: str = _DATA(
         "digits", "A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels."

@@ -201,7 +201,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 
         def say(link: str) -> None:
             progress.message(f"label in the browser: {link}")
-            progress.message(f"every action is saved in {session.name} at once; Ctrl-C stops the server")
+            progress.message(f"every action is saved in {session.name} immediately; Ctrl-C stops the server")
 
         try:
             serve(server, config.host, config.port, opened=config.open, say=say)

@@ -83,7 +83,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
-        None, "CSV with a column path: images to suggest only if no other image is left (with --serve)."
+        None, "CSV with a path column: images to suggest only if no other image is left (with --serve)."
     )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(
