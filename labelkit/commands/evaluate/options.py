@@ -222,7 +222,7 @@ class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig,
         "data_root": None, "batch_size": None, "device": "auto", "threads": None,
     }  # fmt: skip
 
-    split: str = Field("auto", description="Split to score; auto: test, else val.")
+    split: str = Field("auto", description="Split of the store to score; auto: test, else val.")
 
 
 class EvaluatePresenceConfig(

@@ -44,7 +44,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     projector_init: Literal["scratch", "checkpoint"] = _MODEL(
         "checkpoint",
         "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or --init-from, if "
-        "there is a head (as in the full checkpoints of DINO, in iBOT, Mugs and Leopart, and in cotap runs).",
+        "there is one (DINO's full checkpoint, iBOT, Mugs, Leopart and cotap runs have one).",
     )
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
