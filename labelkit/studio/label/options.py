@@ -73,8 +73,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
 
     serve: bool = _SERVE(
         False,
-        "Label in the browser: serve a local page with groups and images, and save each action at once as a round of "
-        "the result. Continues the newest result made this way. Needs starlette and uvicorn.",
+        "Label in the browser: serve a local page with groups and images, and save each action immediately as a round "
+        "of the result. Continues the newest result made this way. Needs starlette and uvicorn.",
     )
     grouping: str | None = _SERVE(
         None,
