@@ -89,7 +89,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
             f"{store.path}:/embeddings",
             f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
             f"{int(rows[np.flatnonzero(bad)[0]])})",
-            "Repeat `embed`.",
+            "Run `labelkit embed` again.",
         )
 
 

@@ -97,12 +97,12 @@ def choose_labeled_splits(
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
-            problem = f"every image of split {queries} has a label in {given.where}, so none is left to classify"
+            problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Repeat `embed`.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
