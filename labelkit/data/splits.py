@@ -75,7 +75,9 @@ def _pick_old(
         count = num_classes // 2 if num_old_classes is None else num_old_classes
         if not 0 < count <= num_classes:
             raise DatasetError(
-                "split", f"cannot use {count} of {num_classes} classes as old", f"Choose 1 to {num_classes}."
+                "split",
+                f"cannot use {count} of {num_classes} classes as old",
+                f"Choose a number from 1 to {num_classes}.",
             )
         old_classes = range(count)
     if new_classes is None:

@@ -212,7 +212,7 @@ def freeze_backbone(
     if not 0 <= grad_from_block < depth:
         problem = f"there is no block {grad_from_block} to train in a backbone of {depth} blocks"
         raise ConfigError(
-            "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train the heads alone."
+            "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train only the heads."
         )
     trainable = []
     for name, parameter in vit.named_parameters():

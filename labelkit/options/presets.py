@@ -236,7 +236,7 @@ def _choose_preset(
         close = nearest(preset, available)
         hint = f"Did you mean `{close}`? " if close else ""
         names = ", ".join(available) or "none"
-        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
+        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Choose one of: {names}.")
     field = config_class.model_fields.get("dataset")
     default = None if field is None or field.is_required() else field.default
     if config_class.command[:1] != ("train",) or (dataset := said.get("dataset", default)) is None:

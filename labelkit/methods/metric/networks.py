@@ -136,7 +136,7 @@ class MetricNetwork(BackboneNetwork):
             raise ConfigError(
                 "--san-before",
                 f"{self.backbone.info.name} has no stage {before!r}",
-                f"{f'Did you mean {near[0]}? ' if near else ''}Stages (or parts of them): {', '.join(names)}.",
+                f"{f'Did you mean {near[0]}? ' if near else ''}Choose a stage (or a part of one): {', '.join(names)}.",
             )
         frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
         if any(before == name or before.startswith(f"{name}.") for name in frozen):

@@ -83,7 +83,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         state = _read_pickle(path)
     else:
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
-        raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use {known}.")
+        raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use one of: {known}.")
     if not state:
         raise CheckpointError(str(path), "contains no tensors", "Pass a file with a state dict.")
     return state

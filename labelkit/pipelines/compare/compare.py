@@ -139,8 +139,8 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
         if name not in METHODS:
             guess = nearest(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
-            known = f"{', '.join(METHODS)}; others by {OWN_METHODS_VARIABLE}"
-            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {known}.")
+            known = f"{', '.join(METHODS)}; your own with {OWN_METHODS_VARIABLE}"
+            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Choose from: {known}.")
     return list(dict.fromkeys(methods or METHODS))
 
 
