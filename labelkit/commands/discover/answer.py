@@ -172,10 +172,10 @@ def _answer_all(
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, and the rest from these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the rest like new images")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        progress.warning(f"{used:,} of {known:,} labels are used")
+        progress.warning(f"only {used:,} of {known:,} labels are used")
     # these features, and those of the grouping, are square roots already
     rule = replace(answers.rule, square_roots=False)
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)

@@ -163,7 +163,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             state.warn(f"warning: in {dim} dimensions many images start opposite their prototype and learn slowly")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
-            state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign gives the same")
+            state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign changes nothing")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Scale a summed loss by the number of processes, since gradients are averaged over them."""
