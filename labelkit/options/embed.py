@@ -93,7 +93,7 @@ class EmbedConfig(
         "of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; digits: small "
         "rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
     )
-    view_seed: int = _VIEWS(0, "Random seed of the views (with --views).", ge=0)
+    view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)
     batch_size: int | None = _RUN(
         None,
         "Number of images per forward pass; default: 16 on a CPU, 256 on a GPU. An unfinished run keeps its value.",

@@ -35,7 +35,7 @@ class PrototypesConfig(OverwriteOption):
         description="After minimizing the loss, sharpen it step by step up to this value, until only the largest "
         "cosine counts; none: the paper's loss alone.",
     )
-    max_iterations: int = Field(200, ge=1, description="Maximum iterations per value of the sharpness.")
+    max_iterations: int = Field(200, ge=1, description="Maximum number of iterations per value of the sharpness.")
     num_inits: int = Field(
         1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
     )

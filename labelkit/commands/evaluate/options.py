@@ -249,7 +249,7 @@ class EvaluatePresenceConfig(
         "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
-    batch_size: int = Field(16, ge=2, description="Images per step.")
+    batch_size: int = Field(16, ge=2, description="Number of images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
     seed: int = Field(
         0,
@@ -291,7 +291,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, Checkpoin
         "their flips in data sets where a flip keeps the class; center: the center only.",
     )
     epochs: int = Field(36, ge=1, description="Number of training epochs.")
-    batch_size: int = Field(192, ge=2, description="Images per step.")
+    batch_size: int = Field(192, ge=2, description="Number of images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
     lr_drop_epochs: tuple[int, ...] = Field(
         (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
@@ -325,7 +325,7 @@ class DenseConfig(
         "and masks/, or train/ and val/ with both in each.",
     )
     patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
-    batch_size: int = _RUN(64, "Images per forward pass.", ge=1)
+    batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
     sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks in this PNG.", makes="png")
 
 
@@ -476,7 +476,7 @@ class EvaluateDetectionConfig(
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
         description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
-        "(published): three stages of both, for an IoU of 0.5, 0.6 and 0.7.",
+        "(published): both, in three stages for an IoU of 0.5, 0.6 and 0.7.",
     )
     tune: bool = Field(
         True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
@@ -491,7 +491,7 @@ class EvaluateDetectionConfig(
     proposals: int = Field(1000, ge=1, description="Number of region proposals per image; twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Number of regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = _RUN(
-        "float32", "Floating-point precision of backbone and feature pyramid; heads and boxes use float32."
+        "float32", "Floating-point precision of the backbone and the feature pyramid; heads and boxes use float32."
     )
     seeds: int = Field(
         1,

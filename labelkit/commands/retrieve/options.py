@@ -75,8 +75,8 @@ class RetrieveConfig(
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",
-        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; "
-        "auto: choose by size and --max-memory.",
+        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; auto: chosen by "
+        "size and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures in this PNG.", makes="png")

@@ -59,7 +59,7 @@ class ShowCurvesConfig(PictureConfig):
     )
     metrics: tuple[str, ...] | None = Field(
         None,
-        description="Metrics to plot, by their logged names, comma-separated, patterns allowed (diag/*/update_rel); "
+        description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel; "
         "default: the loss, and the accuracies if any were logged.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")

@@ -45,14 +45,14 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
         False,
         "Also train the embedding layers and the final norm (when training from scratch, with --grad-from-block 0).",
     )
-    linear_probe: bool = _MODEL(False, "Train the heads only.")
+    linear_probe: bool = _MODEL(False, "Train only the heads.")
     num_classes: int | None = _MODEL(
         None,
         "Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
         "discover categories` estimates it.",
         ge=2,
     )
-    projector_hidden_dim: int = _MODEL(2048, "Width of the projector.", ge=1)
+    projector_hidden_dim: int = _MODEL(2048, "Hidden width of the projector.", ge=1)
     projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
     supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (paper: lambda).", ge=0, le=1)

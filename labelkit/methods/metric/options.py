@@ -66,7 +66,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         "described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; crop-flip: "
         "shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
     )
-    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in sets where that changes the class.")
+    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in data sets where that changes the class.")
 
     num_clusters: int = _PSEUDO(100, "Number of clusters to use as classes (when training without labels).", ge=2)
     refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)
@@ -187,7 +187,9 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
         "network; queue: computed by the network itself at those steps (XBM).",
     )
-    memory_size: int | None = _MEMORY(None, "Memory size in embeddings. Default: the number of training images.", ge=2)
+    memory_size: int | None = _MEMORY(
+        None, "Number of embeddings in the memory. Default: the number of training images.", ge=2
+    )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = _MEMORY(
         "contrastive",
         "Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "

@@ -39,8 +39,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     labels: Path | None = _TRUTH(
         None,
-        "Labels for evaluating the run; training uses none: a CSV with a path column and a label column. Default: the "
-        "labels of the store or the images.",
+        "Labels for evaluating the run, as a CSV with a path column and a label column; training uses none. Default: "
+        "the labels of the store or the images.",
     )
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)

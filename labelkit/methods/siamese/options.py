@@ -52,7 +52,7 @@ class SiameseConfig(RepresentationTrainConfig):
         gt=0,
         before=1.0,
     )
-    queue_size: int = _LOSS(4096, "Queue size in images (moco).", ge=1)
+    queue_size: int = _LOSS(4096, "Number of images in the queue (moco).", ge=1)
     ema_decay: float = _LOSS(
         0.99, "EMA decay of the momentum network (moco; published for ImageNet: 0.999).", ge=0, lt=1
     )

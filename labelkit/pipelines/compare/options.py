@@ -41,7 +41,9 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         0.25, "Fraction of each class held out for evaluation if the data set has no test split.", gt=0, lt=1
     )
     max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
-    labels_per_class: int = _DATA(4, "Labels per class for few-label methods, drawn again for each seed.", ge=1)
+    labels_per_class: int = _DATA(
+        4, "Number of labels per class for few-label methods, drawn again for each seed.", ge=1
+    )
     num_old_classes: int | None = _DATA(
         None, "Number of labeled classes for discovery methods; default: the data set's definition, else half.", ge=1
     )

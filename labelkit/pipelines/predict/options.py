@@ -32,7 +32,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     new: tuple[Path, ...] = Field(
         ...,
         min_length=1,
-        description="Photos, folders of photos, or stores made with the same model. Give - to read paths from "
+        description="Photos, folders of photos, or stores made with the same model. Pass - to read paths from "
         "standard input, one per line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
