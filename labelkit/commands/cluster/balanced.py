@@ -52,8 +52,8 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
     if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
         raise ConfigError(
             "--exact-balance",
-            f"{config.index} has {len(rows)} images; the assignment takes at most {_EXACT_MOST_ROWS}",
-            "Remove this option, or choose a smaller --split.",
+            f"{config.index} has {len(rows)} images, but an exact assignment handles at most {_EXACT_MOST_ROWS}",
+            "Remove this option, or choose a --split with fewer images.",
         )
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = bounded_rows(config, store, rows, unit=True)
@@ -182,5 +182,5 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     except ValueError as error:
         problem = str(error).removeprefix("prior: ")
         if len(values) != num_clusters:
-            problem = f"{len(values)} numbers for {num_clusters} clusters"
+            problem = f"contains {len(values)} numbers, but there are {num_clusters} clusters"
         raise InputError(spec, problem, remedy) from error

@@ -56,7 +56,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     if config.num_clusters > len(rows):
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} clusters for {len(rows)} images in {config.index}",
+            f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}",
             "Choose fewer clusters.",
         )
     algorithm = config.command[1]
@@ -219,12 +219,12 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     classes, free = len(np.unique(given.labels[given.labeled])), int((~given.labeled).sum())
     if classes > num_clusters:
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise the number."
+            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise --num-clusters."
         )
     if num_clusters > classes + free:
         raise ConfigError(
             "--num-clusters",
-            f"{num_clusters} clusters: {classes} are for the labeled classes, and only {free} unlabeled images are "
-            "left to start the others",
+            f"cannot start {num_clusters} clusters: {classes} are for the labeled classes, and only {free} unlabeled "
+            "images are available to start the others",
             f"Choose at most {classes + free}.",
         )

@@ -53,7 +53,7 @@ def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[
     beyond = [row for row in rows if row >= store.n]
     if beyond:
         problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
-        raise ConfigError(option, problem, "Choose among these.")
+        raise ConfigError(option, problem, "Choose rows in this range.")
     return list(rows)
 
 
@@ -89,7 +89,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
             f"{store.path}:/embeddings",
             f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
             f"{int(rows[np.flatnonzero(bad)[0]])})",
-            "Repeat `embed`.",
+            "Run `labelkit embed` again.",
         )
 
 

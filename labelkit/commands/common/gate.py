@@ -73,9 +73,9 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
             names = matching_scores(wanted, scores)
             if not names:
                 guess = nearest(wanted, scores)
-                known = f"Scores here: {', '.join(scores)}."
+                known = f"Choose from: {', '.join(scores)}."
                 remedy = f"Did you mean `{guess}`? {known}" if guess else known
-                return result, ConfigError(f"--{rule}", f"{where} gave no score {wanted}", remedy)
+                return result, ConfigError(f"--{rule}", f"{where} has no score {wanted}", remedy)
             for name in names:
                 value = scores[name]
                 # an undefined score does not pass

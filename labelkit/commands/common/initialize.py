@@ -47,7 +47,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)
         method.on_backbone_taken()
-        taken = "the backbone; the heads start anew"
+        taken = "the backbone; the heads start from scratch"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
 
 

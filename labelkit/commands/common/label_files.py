@@ -94,7 +94,7 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
         DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
     """
     if path.suffix == ".h5":
-        remedy = "Write labels of a store as a CSV: `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
+        remedy = "Pass a CSV; write one with `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, tell=current_progress().message)
     return match_label_paths(path, texts, images)
@@ -126,7 +126,9 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     for name, text in texts.items():
         place = places[name]
         if placed.setdefault(place, text) != text:
-            problem = f"{name!r} is {text!r}, but as {first[place]!r} the same image is {placed[place]!r}"
+            problem = (
+                f"{name!r} is labeled {text!r}, but {first[place]!r}, the same image, is labeled {placed[place]!r}"
+            )
             raise DatasetError(str(path), problem, "Write a single label for each image.")
         first.setdefault(place, name)
     return placed

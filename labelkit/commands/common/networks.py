@@ -232,12 +232,12 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
             f"backbone {name}: both networks have weights on this machine, so both are used, which takes about three "
-            f"times as long as {first} alone (to use only this one: --backbone {first})"
+            f"times as long as {first} alone (to use only this network: --backbone {first})"
         )
         return name
     if name is not None:
         current_progress().message(
-            f"backbone {name}: the best with weights on this machine (to use another: --backbone NAME)"
+            f"backbone {name}: the best network with weights on this machine (to use another: --backbone NAME)"
         )
         return name
     if fetch:
@@ -314,7 +314,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file and not a run folder, so its network is unknown",
+            "is a file, not a run folder, so its network is unknown",
             "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
@@ -394,7 +394,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
-            f"the embeddings were imported; too little is known of their model ({model.name}) to embed images with it",
+            f"the embeddings were imported; too little is known about their model ({model.name}) to embed images",
             "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
@@ -457,8 +457,8 @@ def _recorded_side_by_side(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
-        problem = f"is one file or run, but the store was embedded with {len(names)} networks side by side"
-        raise CheckpointError(str(checkpoint), problem, "Remove it: published weights are found by their names.")
+        problem = f"is a single file or run, but the store was embedded with {len(names)} networks side by side"
+        raise CheckpointError(str(checkpoint), problem, "Remove --checkpoint: published weights are found by name.")
     is_random = model.source.startswith(_RANDOM)
     seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
     sources = [""] * len(names) if is_random else model.source.split(_AND)

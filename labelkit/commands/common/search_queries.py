@@ -107,7 +107,7 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
         raise Mismatch(
             str(query),
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
-            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with it.",
+            f"Embed the queries with {index.model.name} from {index.model.source}, as this store was.",
         )
     return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
@@ -150,8 +150,8 @@ def checked_patch(patch: Sequence[int], grid: tuple[int, int], name: str) -> tup
     row, column = patch
     rows, columns = grid
     if row >= rows or column >= columns:
-        problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
-        raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
+        problem = f"patch {row},{column} is outside the {rows} x {columns} patches of {name}"
+        raise ConfigError("--patch", problem, f"Choose row 0 to {rows - 1}, column 0 to {columns - 1}.")
     return row, column
 
 
@@ -191,7 +191,7 @@ def embedded_images(
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DatasetError(where, f"has no image to search for ({reasons})", "Pass a JPEG or PNG file.")
+        raise DatasetError(where, f"has no image that can be used as a query ({reasons})", "Pass a JPEG or PNG file.")
     for name, reason in skipped:
         current_progress().warning(f"{name}: {reason}; skipped")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]

@@ -217,7 +217,7 @@ def assign_stable_ids(
             str(earlier.result.path),
             f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
             "files)",
-            "Pass a store of mostly the same images, or remove --previous.",
+            "Pass a store with mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
     np.add.at(counts, (earlier.ids[before], ids[after]), 1)
@@ -251,9 +251,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
-            str(result.path),
-            f"contains {result.kind} ({result.stage}), which does not group images",
-            "Choose another result.",
+            str(result.path), f"contains {result.kind} ({result.stage}), not groups of images", "Choose another result."
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]

@@ -269,8 +269,8 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
         left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
         current_progress().message(
-            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (--split all "
-            "uses all)"
+            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (to use "
+            "all: --split all)"
         )
     return rows
 
@@ -291,7 +291,7 @@ def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None
     """Warn about images that lose their content when decoded, once per reason."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
-        current_progress().warning(f"{count:,} of {len(dataset):,} images show almost nothing, first {first}: {reason}")
+        current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
 
 
 def prepare_data(config: DataConfig) -> PreparedData:
@@ -352,7 +352,7 @@ def prepare_listing(
     if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
         if split.labeled.any():
             names = len(np.unique(dataset.labels[split.labeled]))
-            current_progress().message(f"labels from folder names: {names} classes (--label-split none ignores them)")
+            current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
     if split.kind == "class-halves":
         kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
         dataset = dataset.select(kept)
@@ -412,7 +412,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         outside = int((given & ~in_training).sum())
         if outside and _has_labels_option(config):
             current_progress().message(
-                f"{outside:,} labels of images outside split train are reserved for testing and not used"
+                f"{outside:,} labels of images outside the train split are reserved for testing and not used"
             )
         given = given & in_training
     kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
@@ -505,8 +505,8 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
         # the class order of a benchmark is published; that of folder names may be arbitrary
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
-        told = f"old are the first {len(split.old_classes)} of {classes.count} classes by name, {first} to {last}"
-        return replace(split, warnings=(*split.warnings, f"{told}: --old-classes chooses others"))
+        told = f"the old classes are the first {len(split.old_classes)} of {classes.count} by name, {first} to {last}"
+        return replace(split, warnings=(*split.warnings, f"{told} (choose others with --old-classes)"))
     return split
 
 

@@ -81,7 +81,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         ConfigError: there is no data set of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
-        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
     specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
     rows = []
     with current_progress().task("count", total=len(specs)) as task:
@@ -106,9 +106,9 @@ def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> 
     ]
     tables = (
         Table(f"data sets in {data_root}", columns, here),
-        Table(f"where they come from and how they lie in {data_root}", _SOURCE_COLUMNS, sources),
+        Table(f"sources, and folders in {data_root}", _SOURCE_COLUMNS, sources),
     )
-    wrong = Table("not whole", ("name", "where", "problem", "what to do"), faults)
+    wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
     return (*tables, wrong) if faults else tables
 
 

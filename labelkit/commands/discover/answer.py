@@ -172,16 +172,16 @@ def _answer_all(
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, and the rest from these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the rest like new images")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        progress.warning(f"{used:,} of {known:,} labels are used")
+        progress.warning(f"only {used:,} of {known:,} labels are used")
     # these features and those of the grouping are already square roots
     rule = replace(answers.rule, square_roots=False)
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
-    found = list(apply_to_rows(predict, source, config, "images answered by the others", numbers_per_row=numbers))
+    found = list(apply_to_rows(predict, source, config, "images predicted from the others", numbers_per_row=numbers))
     parts = [answers.found, *(part for part, _ in found)]
     expected = [answers.expected, *(chances for _, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
@@ -292,9 +292,9 @@ def _given_labels(
     labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
-        current_progress().warning(f"{path}: {trained} images left out, since training may have used their label")
+        current_progress().warning(f"{path}: {trained} images are left out, since training may have used their labels")
     if not fresh.any():
-        raise DatasetError(str(path), "training may have used the label of every image", "Label other images.")
+        raise DatasetError(str(path), "training may have used the labels of all these images", "Label other images.")
     return labels
 
 
@@ -314,7 +314,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
             "of some classes"
         )
     elif num_labels < _FEW_LABELS:
-        progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
+        progress.warning(f"confidences are rough, since they are calibrated on only {num_labels} labels")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "
@@ -324,7 +324,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
-    source = "labels given for images without one"
+    source = "labels given for unlabeled images"
     if config.calibration_labels is None:
         source = "labels hidden in turn from classifier, groups and spreading"
     return {

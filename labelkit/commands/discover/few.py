@@ -184,8 +184,8 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
         raise Mismatch(
             str(store.path),
-            f"contains different images from {first.path}: {len(mine & theirs)} of {first.n} and {store.n} images are "
-            f"in both ({examples})",
+            f"contains different images than {first.path}: {len(mine & theirs)} images are in both, out of {store.n} "
+            f"and {first.n} ({examples})",
             "Embed the same data set and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both

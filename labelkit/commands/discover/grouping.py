@@ -168,7 +168,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         raise StoreError(
             result.where,
             "does not group the images into known and new classes",
-            "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
+            "Pass a result of `discover head`, `cluster ss-kmeans` or `discover categories` as --grouping.",
         )
     if config.grouping is None:
         current_progress().message(f"using the groups of result {name!r} ({result.stage})")

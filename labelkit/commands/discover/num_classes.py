@@ -111,7 +111,7 @@ def choose_num_classes(
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
             raise DatasetError(
-                where, "has no usable labels, but --new-classes is none", "Pass labels, or another --new-classes."
+                where, "has no usable labels for --new-classes none", "Pass labels, or another --new-classes."
             )
         return _given(config, number, tree)
     if config.criterion == "published":
@@ -129,7 +129,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Nu
     if number < least:
         raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Increase it.")
     if number > tree.most:
-        problem = f"{number} classes, but the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups"
+        problem = f"the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups, not {number}"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
@@ -221,9 +221,11 @@ def _note_of_end(judgement: NumClassesChoice) -> list[str]:
     """Return a note if the choice is only a bound, with what to do."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
-        return [f"at most {best} classes: the minimum that --min-classes allows fits best; lower --min-classes"]
+        return [f"at most {best} classes: the smallest number tried fits best; lower --min-classes"]
     if judgement.is_lower_bound:
-        return [f"at least {best} classes: the maximum tried fits best; raise --max-classes, or label more images"]
+        return [
+            f"at least {best} classes: the largest number tried fits best; raise --max-classes, or label more images"
+        ]
     return []
 
 

@@ -106,7 +106,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result contains no discovered images", "Repeat with a larger --count.")
+        raise StoreError(str(config.index), "the result has no discovered images", "Discover with a larger --count.")
     return _Shown(found, truth, classes, what)
 
 

@@ -382,7 +382,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
-    current_progress().message("the images changed since this run began: the original list is embedded")
+    current_progress().message("the images have changed since this run began; the original list is embedded")
     n = len(ids)
     return replace(
         dataset,
@@ -623,7 +623,7 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     cache_onnx(network, model)
     found = cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
-        reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
+        reason = (onnx_record(model) or {}).get("failed", "it could not be cached")
         raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 

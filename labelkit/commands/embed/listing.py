@@ -175,11 +175,9 @@ def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
             continue
         remedy = f"Remove {flag(name)}."
         if name not in _HOLDING:
-            remedy += (
-                " After training without labels (--label-split none), --label-split or --old-classes chooses them."
-            )
+            remedy += " --label-split and --old-classes apply only after training without labels (--label-split none)."
         raise ConfigError(
             flag(name),
-            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so its split is used",
+            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so the run's split is used",
             remedy,
         )

@@ -83,7 +83,7 @@ def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStor
     if keys:
         raise Mismatch(
             str(store.path),
-            f"was made by a different model from the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
+            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
             f"Embed the images with {made_by.name} from {made_by.source} first.",
         )
 

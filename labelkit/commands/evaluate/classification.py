@@ -180,7 +180,7 @@ def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list
 def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
     if store.labels is None or not store.class_names:
         raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a set with labels."
+            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a data set with labels."
         )
     if "logits" not in store.extras:
         raise StoreError(
@@ -192,9 +192,7 @@ def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Sco
     if split == "auto":
         split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
-        raise ConfigError(
-            "--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all images with all."
-        )
+        raise ConfigError("--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all.")
     rows = split_rows(store, split)
     known = np.asarray(store.labels, dtype=np.int64)
     rows = rows[known[rows] >= 0]

@@ -153,10 +153,10 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
-            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
+            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
-        kind = "number the objects of films" if classes else "are classes, not objects of films"
+        kind = "mark objects of videos, not classes" if classes else "mark classes, not objects of videos"
         raise DatasetError(
             config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` instead."
         )
@@ -200,7 +200,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network takes {channels}"
+        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network needs {channels}"
         raise ConfigError("--dataset", problem, "Choose another network or data set.")
 
 

@@ -129,7 +129,7 @@ def train_detector(
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
                 raise DivergenceError(
-                    f"step {step}", f"the loss is not finite: {bad or 'the sum of losses'}", "Use a smaller --lr."
+                    f"step {step}", f"the loss is not finite ({bad or 'the sum of all parts'})", "Use a smaller --lr."
                 )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)

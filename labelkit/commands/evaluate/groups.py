@@ -84,7 +84,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 def _nothing_to_score(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
     of = "" if mapping_from is None else f" of split {mapping_from}"
     problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
-    verb, option = ("score", "check --split") if mapping_from is None else ("match by", "choose another --mapping-from")
+    verb, option = ("score", "check --split") if mapping_from is None else ("match on", "choose another --mapping-from")
     remedy = f"Pass --rows all to {verb} the others too." if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
 
@@ -230,7 +230,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the images", "Choose a result of cluster or discover.")
+            raise StoreError(result.where, "has no image groups", "Choose a result of `cluster` or `discover`.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
         remedy = "Recreate them with --overwrite."

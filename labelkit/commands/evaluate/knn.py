@@ -97,12 +97,12 @@ def choose_labeled_splits(
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
-            problem = f"every image of split {queries} with a known class has a label in {given.where}"
+            problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Repeat `embed`.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -277,7 +277,7 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
     """
     if config.linear:
         remedy = "Choose two splits with --gallery and --queries, or remove --linear."
-        raise ConfigError("--linear", "would train a classifier on the images to classify", remedy)
+        raise ConfigError("--linear", "the classifier would be trained on the images that it is evaluated on", remedy)
     if len(splits.gallery) < 2:
         raise ConfigError("--gallery", f"{splits.names[0]} has only one labeled image; at least two are needed", "")
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"

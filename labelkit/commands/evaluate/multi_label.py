@@ -65,7 +65,7 @@ class PresenceHead(nn.Module):
             if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
                 raise UnsupportedBackboneError(
                     "evaluate presence",
-                    "the network has no wide layers after its convolutions",
+                    "the network has no fully connected layers after its convolutions",
                     "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
                 )
             wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
@@ -139,7 +139,8 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
 def _of_split(dataset: ImageDataset, split: str, option: str) -> ImageDataset:
     if split not in dataset.split_names:
-        raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
+        remedy = f"Choose one of: {', '.join(dataset.split_names)}."
+        raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
     return dataset.select(dataset.in_split(split))
 
 

@@ -160,8 +160,8 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
     filled = [entry for entry in values["after"]["bins"] if entry["count"]]
     return [
         Table(
-            "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
-            ["rows", "answered", "right if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            "answers for images whose labels neither training nor calibration used (%, except AURC)",
+            ["rows", "answered", "correct if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
             [answers],
         ),
         Table(
@@ -175,7 +175,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
             [errors],
         ),
         Table(
-            "what became of them",
+            "outcomes by true class",
             ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
             [list(line.values()) for line in values["outcomes"]],
         ),

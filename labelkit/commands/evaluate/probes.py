@@ -218,7 +218,7 @@ def held_out_images(
     judged = eval_images(options, prepared)
     if judged is None:
         raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or choose a split of the set."
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
         )
     return options, prepared, judged
 
@@ -240,7 +240,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     run = load_run(config.checkpoint, config.which)
     if not isinstance(run.config, BackboneRunConfig):
         raise CheckpointError(
-            str(config.checkpoint), "has no held-out images", "Embed with it and use `labelkit evaluate linear`."
+            str(config.checkpoint), "has no held-out images", "Embed images with it and use `labelkit evaluate linear`."
         )
     network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}

@@ -123,7 +123,7 @@ def _choose_lr(
     cut = max(1, len(order) // 5)
     judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
-        raise ConfigError("--lr", "several leave no image to train on, since one is held out", "Pass a single one.")
+        raise ConfigError("--lr", "one image is too few to choose among several values", "Pass a single value.")
     tried = []
     for lr in config.rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)

@@ -76,7 +76,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         with progress.task("keypoints", total=len(rows)) as task:
             for row, number in enumerate(pool.map(images.count_keypoints, range(len(rows)))):
                 if isinstance(number, str):
-                    progress.warning(f"{images.name(row)}: {number}; it is not matched")
+                    progress.warning(f"{images.name(row)}: {number}; the image is not matched")
                 counts[row] = -1 if isinstance(number, str) else number
                 task.advance(1, cached=len(images.from_cache))
         from_cache = len(images.from_cache)
@@ -119,7 +119,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         "seconds": round(time.monotonic() - started, 2),
     }
     if from_cache:
-        progress.message(f"keypoints of {from_cache} of {len(rows)} images are from the cache")
+        progress.message(f"the keypoints of {from_cache} of {len(rows)} images were cached")
     if values["without_keypoints"]:
         first = ids[int(np.flatnonzero(counts == 0)[0])]
         progress.message(
@@ -222,7 +222,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Choose fewer clusters."
+                "--num-clusters", f"{config.num_clusters} exceeds the {len(features)} images", "Choose fewer clusters."
             )
         generator = keyed_generator(config.seed, "match clusters")
         found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)

@@ -99,7 +99,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
             "--own-image", "only patches of the query image are left", "Pass --own-image, or change the filters."
         )
     if available < config.k:
-        current_progress().warning(f"there are only {available} patches to find")
+        current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
     hits = nearest_patches(store, patches, query.feature, config.k, chosen)
     return _result(config, store, patches, query, hits, time.perf_counter() - started)
@@ -207,8 +207,8 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     x, y = config.pixel
     left, top, right, bottom = image.region
     if not (left <= x < right and top <= y < bottom):
-        problem = f"x {x:g}, y {y:g} is outside of the area of {name} that the network sees"
-        remedy = f"x goes from {left:g} to {right:g}, y from {top:g} to {bottom:g}."
+        problem = f"x {x:g}, y {y:g} is outside the area of {name} that the network sees"
+        remedy = f"Choose x from {left:g} to {right:g} and y from {top:g} to {bottom:g}."
         raise ConfigError("--pixel", problem, remedy)
     row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)
     return min(row, rows - 1), min(column, columns - 1)

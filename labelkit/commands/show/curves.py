@@ -99,7 +99,7 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]
         )
     if len(chosen) > _MOST_PANELS:
         raise ConfigError(
-            "--metrics", f"{len(chosen)} metrics to draw, but at most {_MOST_PANELS} fit in one image", "Choose fewer."
+            "--metrics", f"at most {_MOST_PANELS} of the {len(chosen)} metrics fit in one image", "Choose fewer."
         )
     return list(chosen)
 

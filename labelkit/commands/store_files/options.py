@@ -58,5 +58,5 @@ class StatusConfig(StageConfig):
     @model_validator(mode="after")
     def _needs_one(self) -> StatusConfig:
         if (self.index is None) == (self.run is None):
-            raise ValueError("give either --index or --run")
+            raise ValueError("pass either --index or --run")
         return self

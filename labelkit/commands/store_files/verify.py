@@ -144,7 +144,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return the faults of the images; ``None`` if the file cannot be opened, which is already among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"the file of --index, {path}, does not list images", "Pass a store or matches.")
+        raise ConfigError("--images", f"{path} (--index) does not list images", "Pass a store or matches.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
         # pixels that were never files have no header: their size is the image size times 1 or 3 channels
@@ -296,7 +296,7 @@ def _verify_result(
     found = Verified("result", str(place))
     with found.collecting(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"exists twice: {path}:/results/{name} has different content"
+            problem = f"differs from the result of the same name in the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)

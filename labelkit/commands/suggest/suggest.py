@@ -140,7 +140,7 @@ def suggested_rows(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near-duplicate of one with a label",
+            "every image has a label, or is a near-duplicate of an image that has one",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
@@ -314,7 +314,7 @@ def _choose(
         return (places, scores, ["far from all labels"] * len(places))
     if config.strategy == "random":
         places = choose_best(generator.random(len(features)), count, candidates)
-        return (places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+        return (places, np.full(len(places), np.nan), ["drawn at random"] * len(places))
     if config.strategy == "uncertainty":
         assert doubt.uncertainty is not None
         places = choose_best(doubt.uncertainty, count, candidates)

@@ -122,7 +122,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         "device": str(runtime.device),
     }
     if not is_timed:
-        values["timed"] = "no step, since one takes too long here: reckoned from a forward pass of two images"
+        values["timed"] = "no step, since one takes too long here: estimated from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds() / 60, 1)
@@ -131,7 +131,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        told = f"{percent(score['right'])} % of {score['count']} hidden labels named rightly"
+        told = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
         rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:

@@ -88,7 +88,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
         raise ConfigError(
-            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Remove --compile."
+            "--compile", f"{method_name} hooks into the backbone, which is then not run as a whole", "Remove --compile."
         )
     if config.dry_run:
         return plan_training(method_name, config)
@@ -126,7 +126,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
-        progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
+        progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
     runtime.barrier()
     if config.resume:
         _check_same_data(run, setup.prepared)
@@ -187,7 +187,7 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
         str(run.path),
-        f"the data differ from those of the run ({images} images now, {then} when it began; or other labels or rows)",
+        f"the images, labels or rows differ from those of the run ({images} images now, {then} when it began)",
         "Restore the data, or start a new run (--init-from keeps the weights).",
     )
 

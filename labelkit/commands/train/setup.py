@@ -103,7 +103,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         return bank
 
     def known(option: str) -> NDArray[np.int64]:
-        progress.warning(f"{option} uses labels that are hidden from training: use the result only for comparison")
+        progress.warning(f"{option} uses labels that are hidden from training, so use the result only for comparison")
         return prepared.dataset.labels
 
     method.attach(

@@ -139,8 +139,8 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
         if name not in METHODS:
             guess = nearest(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
-            known = f"{', '.join(METHODS)}; others by {OWN_METHODS_VARIABLE}"
-            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {known}.")
+            known = f"{', '.join(METHODS)}; your own with {OWN_METHODS_VARIABLE}"
+            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Choose from: {known}.")
     return list(dict.fromkeys(methods or METHODS))
 
 
@@ -160,7 +160,7 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
         raise DatasetError(
             config.dataset,
             f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
-            "Pass class folders, or a CSV with all labels.",
+            "Pass class folders, or a CSV that labels all images.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:

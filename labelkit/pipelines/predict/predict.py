@@ -60,7 +60,7 @@ def open_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no predictions from which new images could be predicted"
+            problem = "has no predictions, which are needed to predict labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
     return store, found, _rule(store, found)
@@ -90,7 +90,7 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was made by a version of labelkit that stored no rule for predicting new images"
+            problem = "was made by a version of labelkit that could not yet predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         if "rule_threshold" in result.arrays:
             problem = "was made with --coverage, which labelkit no longer supports"
@@ -98,8 +98,8 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
-        remedy = "Name a result of `labelkit discover answer`, or of a command that groups."
-        raise StoreError(result.where, f"contains {result.kind}, which cannot predict new images", remedy)
+        remedy = "Pass a result of `labelkit discover answer`, or of a command that groups images."
+        raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = check_features(store, rows)
@@ -334,10 +334,10 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
     said = []
     if mine:
         said.append(
-            f"of {len(mine)} photos with a label, {counts['right']} are predicted correctly "
+            f"of {len(mine)} photos with a label, {counts['right']} have a correct prediction "
             f"({percent(counts['right'] / len(mine))} %)"
         )
-        said.append(f"of the {len(sure)} of these that are not unsure, {counts['answered_right']} are correct")
+        said.append(f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct")
     if others:
         inside = counts["of_new_classes_in_new_groups"]
         said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")

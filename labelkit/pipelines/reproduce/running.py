@@ -213,7 +213,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"no row has its data: {first}", "Use --dry-run to see what is missing.")
+        raise DatasetError("reproduce", f"all rows lack data: {first}", "Use --dry-run to see what is missing.")
     for fault in missing.values():
         progress.warning(f"rows skipped: {fault}")
     shown, values = [], []
@@ -244,7 +244,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         failed = type(faults[0])(
             "reproduce",
             f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
-            "Mend it, and run the same command again.",
+            "Fix it, and run the same command again.",
         )
     return SimpleResult({"tables": values, "rows": counts}, made, tuple(shown), fault=failed)
 
@@ -314,7 +314,7 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = run_command([*words, "--json"])
     if code:
-        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its error message.")
+        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See the error above.")
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)

@@ -150,7 +150,7 @@ def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
 def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
     axes.plot(risk.coverage, risk.risk, linewidth=1.5, label=f"area {risk.aurc:.3f}")
     axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="nothing left out")
-    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that is wrong")
+    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that are wrong")
     axes.set_ylim(bottom=0)
     axes.set_title("risk and coverage")
     axes.legend(loc="upper left", fontsize="small")

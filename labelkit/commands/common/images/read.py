@@ -68,7 +68,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
         raise DatasetError(
             str(store.path),
             "the location of its images is not known on this machine",
-            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed` (it has the location).",
+            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed`, which recorded it.",
         )
     try:
         return load_dataset(place[0], data_root=place[1])
