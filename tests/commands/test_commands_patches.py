@@ -232,4 +232,4 @@ def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_p
     with Image.open(out) as picture:
         assert picture.size[1] > picture.size[0] / 2
     answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
-    assert (answer.code, "outside of the 4 x 4 patches" in answer.err) == (2, True)
+    assert (answer.code, "outside the 4 x 4 patches" in answer.err) == (2, True)

@@ -179,5 +179,5 @@ def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (12, 10)).save(buffer, "PNG")
     put(folder / "masks/a.png", buffer.getvalue())
-    with pytest.raises(DatasetError, match="pixels are RGB, not numbers of classes"):
+    with pytest.raises(DatasetError, match="pixels are RGB, not 8-bit class numbers"):
         read_pair(load(folder, folder), 0)
