@@ -2195,6 +2195,8 @@ class _Evaluate:
     def retrieval(
         *,
         index: str | PathLike[str],
+        processes: int = ...,
+        ray_address: str | None = ...,
         max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from labelkit.options.base import panel
 from labelkit.options.gate import GateConfig
 from labelkit.options.index import ScoresConfig
-from labelkit.options.memory import MemoryConfig
+from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
@@ -169,7 +169,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         return self
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig, ProcessesConfig):
     """Options of ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -194,7 +194,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
     )
     threads: int | None = _RUN(
-        None, "Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.", ge=1
+        None,
+        "Number of blocks that each process ranks in parallel; default: its share of OMP_NUM_THREADS, or of the cores.",
+        ge=1,
     )
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
