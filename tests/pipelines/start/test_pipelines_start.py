@@ -233,6 +233,34 @@ def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
     assert set(labels_in(folder / "next.csv")) >= set(left[2:])
 
 
+def test_photos_that_were_left_empty_among_the_novel_ones_are_listed_there_last(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    novel, seen = (tmp_path / "photos-labeled" / name for name in ("novel.csv", "novel-seen.csv"))
+    asked, *left = labels_in(novel)
+    left, others = left[:8], left[8:]
+    lines = novel.read_text().splitlines(keepends=True)
+    novel.write_text("".join(lines[:10]))  # as if it had listed fewer
+    run(photos, num_classes=3)
+    assert not seen.exists()  # nothing was filled in
+
+    novel.write_text("".join(lines[:10]))
+    save_as(novel, {asked: color(asked)}, ",", "utf-8")
+    run(photos, num_classes=3)
+
+    assert labels_in(seen) == dict.fromkeys(sorted(left), "")
+    assert set(list(labels_in(novel))[-8:]) == set(left)
+    assert set(labels_in(novel)) == {*others, *left}
+    lines = seen.read_text().splitlines(keepends=True)
+    seen.write_text("".join(line for line in lines if not line.startswith(left[0])))
+    save_as(seen, {left[1]: color(left[1])}, ",", "utf-8")
+    run(photos, num_classes=3)
+    assert labels_in(seen) == dict.fromkeys(sorted(left[2:]), "")
+    assert left[0] in list(labels_in(novel))[:-6]
+    assert labels_in(tmp_path / "photos-labeled" / "given.csv")[left[1]] == color(left[1])
+
+
 def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
     """Fill in or correct labels as a spreadsheet does; return the first path of the table."""
     lines = rows(path)
