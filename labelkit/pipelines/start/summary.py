@@ -257,7 +257,7 @@ def _next_sentences(
 ) -> list[str]:
     """Say what limits the answers, if something does, and the one thing to do next."""
     table, following, page = made
-    look = f"Look at {page}; the label of each photo is in {table}."
+    look = f'Look at {page}: "Groups" has all photos of each class. The label of each photo is in {table}.'
     if "suggest" not in told:
         return ["Every photo has a label already: nothing is left to answer.", look]
     said = []

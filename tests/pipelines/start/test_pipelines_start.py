@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,9 @@ def test_table_page_and_output_tell_the_same_numbers(with_page: None, photos: Pa
     for number, what in ((1, "duplicates you could delete"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
     assert "are answered at confidence 0.8 or more" in page
+    assert any('"Groups" has all photos of each class' in sentence for sentence in told["sentences"])
+    groups = re.findall(r'<summary><h3><bdi>(.+?)</bdi>.*?class="stats"><span>(\d+) image', page, re.DOTALL)
+    assert {name: int(size) for name, size in groups} == Counter(labels_in(folder / "labels.csv").values())
     # digests come after what people look for
     assert page.index('id="copies"') < page.index('id="details"') < page.index("digest</th>")
 
