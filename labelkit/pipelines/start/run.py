@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class _Round:
         num_photos: in the listing.
         skipped: paths of photos that a person could not label, which are suggested last.
         seen: paths of photos that a person left empty in ``novel.csv``, which are listed there last.
+        confirmed: labels by path that are not to be doubted.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
         answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
@@ -104,6 +105,7 @@ class _Round:
     num_photos: int
     skipped: Sequence[str] = ()
     seen: Sequence[str] = ()
+    confirmed: Mapping[str, str] = field(default_factory=dict)
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -184,7 +186,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     labels = known.placed
     now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.was_saved(CHECK):
-        record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
+        record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
@@ -201,6 +203,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
+    hashes = {escaped_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
+    this = replace(this, confirmed=record.follow_confirmed(now, hashes))
     steps = _steps(config, this)
     progress = current_progress()
     _tell_photos(config, dataset, labels)
@@ -573,8 +577,10 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
     """What a step reads, next to its options: photos alone, or photos and labels, and what is not to be suggested."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
-    left = {"suggest": (this.skipped,), "novel photos": (this.seen,), "report": (this.skipped, this.seen)}.get(name, ())
-    return {"round": this.record["inputs"], **({"skipped": [*map(list, left)]} if any(left) else {})}
+    skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
+    left: dict[str, list[object]] = {"suggest": [skipped], "novel photos": [seen], _CHECKING: [confirmed]}
+    mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
+    return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
@@ -604,7 +610,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        remove_confirmed(made, values, record.confirmed)
+        remove_confirmed(made, values, this.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

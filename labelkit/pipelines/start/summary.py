@@ -187,7 +187,7 @@ def _found_table(
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
-        yours += "; check.csv has those to check first"
+        yours += "; check.csv has those to check first: correct or delete lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in told:
         sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"

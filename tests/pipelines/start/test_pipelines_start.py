@@ -738,6 +738,35 @@ def test_wrong_labels_stand_in_the_table_to_check_until_they_were_looked_at(
     assert labels_in(check)["004.png"] == "red"  # another label is doubted
 
 
+def test_a_label_that_was_confirmed_is_not_questioned_again_however_the_call_goes_on(
+    photos: Path, tmp_path: Path, doubted: Path
+) -> None:
+    check = tmp_path / "photos-labeled" / "check.csv"
+    lines = check.read_text().splitlines(keepends=True)
+    # one line is deleted, and the other corrected, to what is doubted as well
+    check.write_text("".join(line.replace(",red,", ",green,") for line in lines if not line.startswith("004.png")))
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+    rename(photos, {"004.png": "034.png"})
+
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+    assert labels_in(tmp_path / "photos-labeled" / "given.csv")["034.png"] == "blue"
+
+
+def test_deleting_lines_of_labels_to_check_is_enough_for_the_next_call(
+    photos: Path, tmp_path: Path, doubted: Path
+) -> None:
+    check = tmp_path / "photos-labeled" / "check.csv"
+    check.write_text(check.read_text().splitlines(keepends=True)[0])
+
+    run(photos, labels=[doubted], num_classes=3)  # nothing else changed
+
+    assert labels_in(check) == {}
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+
+
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(tmp_path: Path, begin: Begin) -> None:
     begin(0, 1, 3, 4, 6, 7)
 

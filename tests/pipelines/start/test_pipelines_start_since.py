@@ -231,4 +231,4 @@ def test_labels_that_correct_a_prediction_are_not_questioned(photos: Path, tmp_p
 
     assert table(folder)[path]["label"] == other
     assert path not in {row["path"] for row in rows(folder / "check.csv")}
-    assert json.loads((folder / "start.json").read_text())["confirmed"] == {path: other}
+    assert json.loads((folder / "start.json").read_text())["confirmed"][path] == other
