@@ -33,6 +33,8 @@ _SHOWN = 5
 _FEW_LATER = 4
 # largest and smallest number of classes, of which nothing is said if the one is more times the other
 _WIDEST = 2
+# labels of a class from which on it is told if no other photo is predicted as it
+_SOME_LABELS = 3
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
 
@@ -78,7 +80,7 @@ def write_summary(
     if since is not None:
         sentences.append(_since_sentence(since[1], changes))
         sentences += _fewer_sentence(since[1], len(rows), None if right is None else counts["given"] + sum(right))
-    sentences += _next_sentences(told, counts, made)
+    sentences += [*_unused_sentence(rows), *_next_sentences(told, counts, made)]
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
@@ -250,6 +252,20 @@ def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
         right = since["guessed_right"]
         said += f" You labeled {since['labeled']} {photos} of known classes: {right} had been guessed right."
     return said
+
+
+def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Name classes with some labels that no other photo is predicted as, if there are any."""
+    predicted = {row[1] for row in rows if row[2] != "given"}
+    counts = Counter(row[1] for row in rows if row[2] == "given" and row[1] not in predicted)
+    names = [repr(name) for name, count in counts.most_common() if count >= _SOME_LABELS]
+    if not names or not predicted:
+        return []
+    more = f" and {len(names) - _SHOWN} more classes" if len(names) > _SHOWN else ""
+    return [
+        f"No other photo is predicted as {', '.join(names[:_SHOWN])}{more}, although you labeled {_SOME_LABELS} or "
+        "more: if there are others, label one of them."
+    ]
 
 
 def _next_sentences(
