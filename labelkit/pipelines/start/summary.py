@@ -35,6 +35,8 @@ _FEW_LATER = 4
 _WIDEST = 2
 # labels of a class from which on it is told if no other photo is predicted as it
 _SOME_LABELS = 3
+# share of the photos that classes without a label have together, below which the test finds half of them at most
+_OFTEN_MISSED = 0.1
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
 
@@ -326,8 +328,9 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
         return (
-            f"{len(rows)} photos in {used} classes: no other class was found. A small one can be missed: novel.csv has "
-            "those least like the labeled ones, to check this; if there are other classes, pass --new-classes some."
+            f"{len(rows)} photos in {used} classes: no other class was found, but classes with together fewer than "
+            f"about {round(_OFTEN_MISSED * len(rows))} photos are often missed. To check this, look at novel.csv, "
+            "which lists the photos least like the labeled ones; if there are other classes, pass --new-classes some."
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""

@@ -782,7 +782,7 @@ def test_no_photo_is_said_to_be_of_a_new_class_where_there_is_none(
     told = run(photos, labels=[known], new_classes="auto")
 
     folder = tmp_path / "photos-labeled"
-    assert any("novel.csv has those least like the labeled ones" in s for s in told["sentences"])
+    assert any("novel.csv, which lists the photos least like the labeled ones" in s for s in told["sentences"])
     assert "Least like the labeled images" in (folder / "report.html").read_text(encoding="utf-8")
     run(photos, new_classes="none")
     assert not (folder / "novel.csv").exists()

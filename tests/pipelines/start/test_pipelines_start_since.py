@@ -90,6 +90,14 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
     assert "'4' and 3 more classes, although" in sentence
 
 
+def test_where_no_other_class_was_found_it_says_how_large_one_may_be() -> None:
+    groups = {"chance_all_classes_labeled": 0.1, "interval": [1, 1], "curve": [[1, 0.1]]}
+
+    sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * 870)
+
+    assert "fewer than about 87 photos are often missed" in sentence
+
+
 def test_an_expectation_that_fell_is_explained() -> None:
     since = {"photos": 900, "expected_right_then": 664}
 
