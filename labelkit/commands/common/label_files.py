@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import image_folder
 from labelkit.data.path_rule import SHOWN, escaped_path, find_paths, similar_path_hint
-from labelkit.data.tables import read_label_csv
+from labelkit.data.tables import read_label_csv, read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import escape_name, needs_escape
@@ -137,3 +137,15 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
     """Return the keys that identify images: the SHA-256 digests of their files, or their ids if unknown."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]
+
+
+def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
+
+    Raises:
+        DatasetError: the file cannot be read, or a path names several images.
+    """
+    if table is None:
+        return set()
+    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
+    return set(places.values())

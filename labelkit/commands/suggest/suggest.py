@@ -23,7 +23,7 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
-from labelkit.commands.common.label_files import LabeledImages, find_images_by_path
+from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
@@ -32,7 +32,6 @@ from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import escaped_path
-from labelkit.data.tables import read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -86,18 +85,6 @@ class Suggested:
     uncertainty_from: str | None
     like_them: int
     like_them_wrong: float | None
-
-
-def read_skipped(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
-
-    Raises:
-        DatasetError: the file cannot be read, or a path names several images.
-    """
-    if table is None:
-        return set()
-    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
-    return set(places.values())
 
 
 def suggested_rows(
@@ -176,7 +163,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
-    chosen = suggested_rows(config, store, rows, given, read_skipped(config.skip, store))
+    chosen = suggested_rows(config, store, rows, given, skipped_rows(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
