@@ -48,7 +48,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     judged = int(np.isfinite(doubts.score).sum())
     if judged < len(labeled):
         alone = len(labeled) - judged
-        current_progress().message(f"{alone} labels are the only ones of their class, so they cannot be checked")
+        current_progress().message(f"labels that cannot be checked, since no other image has them: {alone}")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * judged:
         current_progress().message(

@@ -151,7 +151,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(
-            f"{left} labels are not questioned: they correct a prediction, or were in check.csv when it was saved"
+            f"labels not questioned, since they correct a prediction or were in check.csv when it was saved: {left}"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
