@@ -56,11 +56,12 @@ class LoadReport:
     prefix: str
 
 
-def load_weights_file(path: str | Path) -> dict[str, Tensor]:
+def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = None) -> dict[str, Tensor]:
     """Read every tensor of a weights file on the CPU, with dotted names for nested dictionaries.
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
+        lists: receives the lists of texts or integers in a torch file.
 
     Returns:
         CPU tensors by name, as stored; values are not checked here.
@@ -80,7 +81,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         state = _read_safetensors(path)
     elif path.suffix in PICKLE_SUFFIXES:
-        state = _read_pickle(path)
+        state = _read_pickle(path, {} if lists is None else lists)
     else:
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
         raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use one of: {known}.")
@@ -184,7 +185,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Download the file again.") from error
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
     where = str(path)
     # Any error here is caused by the file.
     try:
@@ -201,20 +202,22 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             where, "not a torch file of plain tensors, or damaged", f"Download the file again. {_RESAVE}"
         ) from error
     found: dict[str, Tensor] = {}
-    _collect(value, "", 0, found)
+    _collect(value, "", 0, found, lists)
     for name, tensor in found.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
     return found
 
 
-def _collect(value: object, name: str, depth: int, found: dict[str, Tensor]) -> None:
-    """Collect the tensors of nested dictionaries under dotted names; other values are left out."""
+def _collect(value: object, name: str, depth: int, found: dict[str, Tensor], lists: dict[str, list[Any]]) -> None:
+    """Collect the tensors and lists of nested dictionaries under dotted names; other values are left out."""
     if isinstance(value, Tensor):
         found[name] = value.detach()
     elif isinstance(value, dict) and depth < _MAX_DEPTH and all(isinstance(key, str) for key in value):
         for key, item in value.items():
-            _collect(item, f"{name}.{key}" if name else key, depth + 1, found)
+            _collect(item, f"{name}.{key}" if name else key, depth + 1, found, lists)
+    elif isinstance(value, list) and value and all(isinstance(item, str | int) for item in value):
+        lists[name] = value
 
 
 def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:
