@@ -32,8 +32,8 @@ _RESAVE = (
     "If you trust the file, save only its tensors: "
     "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
 )
-# Names of the averaged copy of a network, which is better and therefore preferred in files with several copies.
-_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
+# Names of the copy of a network that is used from files with several: the average, which is better, but MoCo's query.
+_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema", "encoder_q", "base_encoder")
 _SHOWN = 5
 # Names of the projection head in self-supervised networks.
 _HEADS = ("head.mlp.", "projection_head.")
@@ -101,7 +101,7 @@ def map_weights(
 
     The prefix of the network's names in the file (``module.``, ``state_dict.``,
     ``teacher.backbone.`` and the like) is inferred from the names: it is the prefix that fits the
-    most names. If the file has an averaged and a plain copy, the averaged one is used.
+    most names. If the file has an averaged and a plain copy, the averaged one is used; of MoCo, the query encoder.
 
     Args:
         state: tensors by name.
@@ -198,6 +198,9 @@ def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
         if forbidden is not None:
             problem = f"contains more than tensors, so it was not read: {forbidden[1]}"
             raise CheckpointRefused(where, problem, _RESAVE) from error
+        if "TorchScript" in str(error):
+            remedy = "If you trust it, save its tensors: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')."
+            raise CheckpointRefused(where, "is a TorchScript program, which labelkit does not run", remedy) from error
         raise CheckpointRefused(
             where, "not a torch file of plain tensors, or damaged", f"Download the file again. {_RESAVE}"
         ) from error
