@@ -7,6 +7,7 @@ refused instead of waited for, and JSON is limited in size and depth and may con
 from __future__ import annotations
 
 import codecs
+import csv
 import difflib
 import errno
 import hashlib
@@ -14,10 +15,10 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 MAX_JSON_BYTES = 1 << 30
 MAX_RECORD_BYTES = 1 << 20
@@ -89,6 +90,25 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     return content
 
 
+def table_encoding(start: bytes) -> str:
+    """Return the encoding of a table from its first bytes; see ``decode_table``."""
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
+    """Return a reader of the rows of a CSV file, and its header.
+
+    The delimiter is the first of comma, semicolon and tab that gives a column with a known lower-case name, or comma.
+    """
+    for delimiter in (",", ";", "\t", ","):
+        file.seek(0)
+        if any(name.strip().lower() in known for name in next(csv.reader(file, delimiter=delimiter), [])):
+            break
+    file.seek(0)
+    reader = csv.reader(file, strict=True, delimiter=delimiter)
+    return reader, [name.strip() for name in next(reader, [])]
+
+
 def decode_table(raw: bytes, *, cut: bool = False) -> str:
     """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
 
@@ -99,8 +119,7 @@ def decode_table(raw: bytes, *, cut: bool = False) -> str:
     Raises:
         UnicodeDecodeError: the bytes are neither.
     """
-    encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    return codecs.getincrementaldecoder(encoding)().decode(raw, final=not cut)
+    return codecs.getincrementaldecoder(table_encoding(raw))().decode(raw, final=not cut)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

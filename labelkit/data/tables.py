@@ -32,7 +32,7 @@ from labelkit.data.datasets import (
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, open_regular
+from labelkit.files import decode_table, open_regular, open_table
 
 MAX_FAULTS_SHOWN: Final = 10
 _MOST_SHOWN: Final = 200
@@ -59,7 +59,6 @@ FILE_COLUMN: Final = "sha256"
 """Header of the column with the SHA-256 of the image file in tables that ``start`` writes."""
 GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
-_DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
@@ -311,17 +310,14 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     """
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
-    first: list[str] = []
-    for delimiter in _DELIMITERS:
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
-        try:
-            header = [column.strip().lower() for column in next(reader)]
-        except csv.Error as error:
-            raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-        if any(name in header for name in PATH_COLUMNS):
-            return reader, header
-        first = first or header
-    listed = ", ".join(first)
+    try:
+        reader, names = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
+    except csv.Error as error:
+        raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
+    header = [name.lower() for name in names]
+    if any(name in header for name in PATH_COLUMNS):
+        return reader, header
+    listed = ", ".join(header)
     shown = listed if len(listed) <= _MOST_SHOWN else f"{listed[:_MOST_SHOWN]}... ({len(listed):,} letters)"
     problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
     raise DatasetError(where, problem, _HEADER_REMEDY)

@@ -6,6 +6,7 @@ datasets stored in other files are not read. In labelkit, only this module reads
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 import zipfile
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
+from labelkit.files import decode_table, open_table, table_encoding
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
 from labelkit.store.reader import one_line, open_hdf5, open_regular
 from labelkit.store.schema import name_text
@@ -99,14 +101,15 @@ def _chosen(
     return chosen
 
 
-def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the name of the array for each role, ``embeddings`` first.
+def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | None], others: Any = ()) -> dict[str, str]:
+    """Return the name of the array for each role, ``embeddings`` first; messages also list the ``others``.
 
     Raises:
         ConfigError: a name passed by the user does not exist.
         Refused: no array can contain the embeddings.
     """
-    names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in list(found.items())[:20]) or "nothing"
+    shown = list({**found, **dict(others)}.items())[:20]
+    names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in shown) or "nothing"
     chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
@@ -145,8 +148,8 @@ def read_npy(path: Path) -> ForeignRows:
     return ForeignRows(rows, {}, lambda row: f"{path} row {row}")
 
 
-def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read embeddings and columns of a ``.npz`` file into memory.
+def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
+    """Return embeddings and columns from the arrays of a ``.npz`` file, or from those already read from another file.
 
     Raises:
         NotAStore: the file does not exist.
@@ -154,7 +157,7 @@ def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
         Refused: no array can contain the embeddings.
         Damaged: NumPy cannot read it.
     """
-    arrays = _load(path)
+    arrays = _load(path) if arrays is None else arrays
     chosen = _choose(str(path), arrays, wanted)
     _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
     found = {role: arrays[name] for role, name in chosen.items()}
@@ -234,7 +237,7 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
     if "obs" in members and "obs" not in datasets:
         members[members.index("obs") : members.index("obs") + 1] = [f"obs/{name}" for name in file["obs"]]
     given = {key: datasets[key] for key in wanted.values() if key in datasets}
-    chosen = _choose(where, given | {name: datasets[name] for name in members if name in datasets}, wanted)
+    chosen = _choose(where, given | {name: datasets[name] for name in members if name in datasets}, wanted, datasets)
     left_out = [name for name in members if name not in chosen.values()]
     labels = chosen.get("labels")
     if labels is not None and isinstance(file[labels], h5py.Group):
@@ -261,34 +264,48 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
 _COLUMN_NAMES = {
     "ids": (
         ESCAPED_COLUMN, *USUAL_NAMES["ids"],
-        "filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id",
+        "filename", "file_name", "file", "file_path", "filepath", "image", "image_path", "name", "sample_id", "id",
     ),
     "labels": (*USUAL_NAMES["labels"], "class", "class_name", "category"),
     "splits": USUAL_NAMES["splits"],
     "labeled": USUAL_NAMES["labeled"],
 }  # fmt: skip
+_LISTED = re.compile(r"(.*\.\w+)[ \t]+(-?\d+)")  # a line of a list of images and classes, such as ImageNet's
 _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
-def read_names(path: Path) -> list[str]:
-    """Read a text file with one name per line, as raw bytes, with or without a final line break.
+def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
+    """Read a text file with one name per line, or a table with a header, as ``read_csv`` does.
+
+    If every line ends in a number after the suffix of a file and a blank, the numbers are labels.
 
     Raises:
         NotAStore: the file does not exist.
         Refused: it contains no name.
     """
     with open_regular(path) as file:
-        names = [name_text(line) for line in file.read().splitlines()]
+        raw = file.read()
+    try:
+        raw = decode_table(raw).encode() if table_encoding(raw) == "utf-16" else raw.removeprefix(codecs.BOM_UTF8)
+    except UnicodeDecodeError as error:
+        raise Refused(str(path), f"is not UTF-16 ({error.reason})", "Save the file as UTF-8.") from error
+    names = [name_text(line).replace("\\", "/") for line in raw.splitlines()]
     if not names:
         raise Refused(str(path), "is empty", "Write one name per line.")
-    return names
+    if any(wanted.values()) or set(re.split("[,;\t]", names[0].lower())) & set(_COLUMN_NAMES["ids"]):
+        return read_csv(path, wanted, with_rows=False)
+    columns: dict[str, Column] = {"ids": names}
+    pairs = [match.groups() for match in map(_LISTED.fullmatch, names) if match]
+    if len(pairs) == len(names):
+        columns = {"ids": [name for name, _ in pairs], "labels": [label for _, label in pairs]}
+    return ForeignRows(np.empty((len(names), 0)), columns, lambda row: f"{path} line {row + 1}")
 
 
 def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
     """Read a CSV file with a column of paths, optional labels and splits, and one column per embedding value.
 
     Args:
-        path: the file, UTF-8.
+        path: the file, UTF-8, or UTF-16 with a byte order mark; columns are separated by commas, semicolons or tabs.
         wanted: name of the column for each role, or ``None`` to look for the usual names. For ``embeddings``, the
             prefix of the names of the embedding's columns, before a number, or all of these names separated by
             commas; by default, the only columns that are numbered from 0 or 1 on.
@@ -300,11 +317,12 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
         ConfigError: a named column does not exist.
     """
     where = str(path)
-    open_regular(path).close()
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
+    with open_regular(path) as raw:
+        encoding = table_encoding(raw.read(4))
+    reader: Any = None
+    with path.open(encoding=encoding, newline="") as file:
         try:
-            header = [name.strip() for name in next(reader, [])]
+            reader, header = open_table(file, {*_COLUMN_NAMES["ids"], (wanted.get("ids") or "path").lower()})
             found = _find_columns(where, header, wanted)
             places = {role: header.index(name) for role, name in found.items()}
             used = _number_columns(where, header, places.values(), wanted.get("embeddings")) if with_rows else []
@@ -321,9 +339,12 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
         except UnicodeDecodeError as error:
             raise Refused(where, f"is not UTF-8 ({error.reason})", "Save the file as UTF-8.") from error
         except (csv.Error, ValueError) as error:
-            raise Refused(f"{where} line {reader.line_num}", str(error), "Correct or remove this line.") from error
+            line = reader.line_num if reader else 1
+            raise Refused(f"{where} line {line}", str(error)[:200], "Correct or remove this line.") from error
     if not rows:
         raise Refused(where, "contains only a header", _REMEDY)
+    if found["ids"] != ESCAPED_COLUMN:
+        texts["ids"] = [name.replace("\\", "/") for name in texts["ids"]]
     columns: dict[str, Column] = dict(texts)
     if set(texts.get("labeled", "-")) <= {"0", "1"}:  # other texts are rejected where they are used
         columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
@@ -363,7 +384,7 @@ def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], nam
     whole = [run for run in runs.values() if sorted(run) in (list(range(len(run))), list(range(1, len(run) + 1)))]
     long = [run for run in whole if len(run) > 1] or whole
     if len(long) != 1:
-        problem = f"there are {len(long)} series of columns such as embedding_0, embedding_1, ..."
-        remedy = "Pass the prefix before the number, or all column names: --embeddings-key a,b,c."
+        problem = f"there are {len(long)} series of columns such as embedding_0, embedding_1 and so on"
+        remedy = "Pass their prefix, or all column names: --embeddings-key a,b,c. Split lists into columns."
         raise Refused(f"{where} line 1", problem, remedy)
     return [at for _, at in sorted(long[0].items())]

@@ -94,6 +94,14 @@ def test_tensors_that_are_not_plain_are_refused(tmp_path: Path) -> None:
             load_weights_file(tmp_path / name)
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning", "ignore:.*is deprecated:DeprecationWarning")
+def test_a_torchscript_program_is_not_run(tmp_path: Path) -> None:
+    torch.jit.trace(network().eval(), torch.zeros(1, 3)).save(str(tmp_path / "program.pt"))
+
+    with pytest.raises(CheckpointRefused, match=r"is a TorchScript program.*torch.jit.load\(FILE\).state_dict"):
+        load_weights_file(tmp_path / "program.pt")
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"hello world", b"PK\x03\x04 torn", b"\x80\x02}q\x00.", pickle.dumps(object())]
 )
@@ -165,10 +173,20 @@ def test_averaged_copy_is_preferred_to_the_plain_one() -> None:
     assert len(report.unexpected) == len(state())
 
 
-def test_two_copies_that_cannot_be_told_apart_are_refused() -> None:
-    given = {**state(0, "encoder_q."), **state(1, "encoder_k.")}
+@pytest.mark.parametrize(("query", "key"), [("encoder_q.", "encoder_k."), ("base_encoder.", "momentum_encoder.")])
+def test_of_moco_the_query_encoder_is_used(query: str, key: str) -> None:
+    model = network(2)
 
-    with pytest.raises(CheckpointMismatch, match=r"2 copies of the network: 'encoder_k.', 'encoder_q.'"):
+    report = map_weights({**state(0, f"module.{key}"), **state(1, f"module.{query}")}, model)
+
+    assert report.prefix == f"module.{query}"
+    assert_equal_states(dict(model.state_dict()), state(1))
+
+
+def test_two_copies_that_cannot_be_told_apart_are_refused() -> None:
+    given = {**state(0, "branch_b."), **state(1, "branch_a.")}
+
+    with pytest.raises(CheckpointMismatch, match=r"2 copies of the network: 'branch_a.', 'branch_b.'"):
         map_weights(given, network())
 
 

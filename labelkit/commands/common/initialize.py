@@ -8,8 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from labelkit.data.center_crop import resized_side
 from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.models.backbones.registry import list_backbones
 from labelkit.models.inference import InferenceNetwork
+from labelkit.models.weights.published import HUB_SCHEME, PACKAGE_SCHEME, timm_config
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
@@ -67,7 +70,7 @@ def without_weights(config: RunConfig) -> RunConfig:
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Show which tensors of a weights file were loaded, missing or not needed."""
+    """Show which tensors of a weights file were loaded, missing or not needed, and how images are prepared."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:
@@ -79,4 +82,14 @@ def describe_weights(network: InferenceNetwork) -> None:
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             text += f"; {kind}: {', '.join(names[:3])}{more}"
+    if not backbone.source.startswith((HUB_SCHEME, PACKAGE_SCHEME)):
+        name, spec = backbone.info.name, network.input_spec
+        tag = timm_config(name).get("tag") if "." not in name else ""
+        like = f"{name}.{tag}" if tag else name
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
+        text += f"; images are prepared as for {like} (resized to "
+        text += f"{resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
+        parts = {part for tensor in (report.prefix, *report.unexpected) for part in tensor.split(".")}
+        dino = list_backbones(f"{name}.*dino") if parts & {"teacher", "student"} else []
+        text += f"; for DINO's own preparation, pass --backbone {dino[0]}" if dino else ""
     current_progress().message(text)

@@ -229,7 +229,7 @@ def _hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
 def _named(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
     r"""Names of rows; where some are no text, all are escaped, and the heading says so."""
     names = [store.sample_ids[row] for row in rows.tolist()]
-    if not any(needs_escape(name) for name in names):
+    if not any(needs_escape(name) or "\\" in name for name in names):  # `import` reads a plain backslash as a slash
         return {heading: names}
     escaped = ESCAPED_COLUMN if heading == "path" else f"{heading}_escaped"
     return {escaped: [escape_name(name) for name in names]}

@@ -16,16 +16,16 @@ from labelkit import __version__
 from labelkit.commands.common.images.read import in_threads
 from labelkit.commands.common.locations import remember_images
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.commands.exchange.options import ImportConfig
+from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import natural_key, positions_of
 from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names
-from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
+from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
+from labelkit.store.foreign import Column, ForeignRows, read_arrays, read_csv, read_hdf5, read_names, read_npy
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
 from labelkit.store.writing import check_rows, write_imported
@@ -57,10 +57,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     store = open_store(config.out)
     if config.images is not None:
         remember_images(store.content_digest, str(config.images), config.images)
-    progress = current_progress()
-    if rows.left_out:
-        more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
-        progress.message(f"{config.source}: left out: {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}")
+    _say_left_out(config.source, rows)
     values: dict[str, object] = {
         "index": config.out,
         "rows": store.n,
@@ -88,6 +85,13 @@ def import_store(config: ImportConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), tuple(tables))
 
 
+def _say_left_out(path: Path, rows: ForeignRows, *, has_keys: bool = True) -> None:
+    if rows.left_out:
+        more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
+        hint = "; to read one as labels, pass --labels-key" if has_keys and "labels" not in rows.columns else ""
+        current_progress().message(f"{path}: left out: {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}{hint}")
+
+
 def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     """Return what was read, and how messages call the row that a name stands in."""
     # splits and what training may use are looked for by their usual names alone
@@ -95,9 +99,9 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     kind = config.source.suffix.lower()
     if kind == ".npy":
         rows = read_npy(config.source)
-    elif kind == ".npz":
-        rows = read_npz(config.source, wanted)
-    elif kind == ".csv":
+    elif kind in (".npz", *TORCH_SUFFIXES):
+        rows = read_arrays(config.source, wanted, None if kind == ".npz" else _read_tensors(config.source))
+    elif kind in (".csv", ".tsv"):
         rows = read_csv(config.source, wanted)
     else:
         rows = read_hdf5(config.source, wanted)
@@ -112,12 +116,32 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
         current_progress().message(f"{config.source}: row numbers are used as ids; pass --ids to use names")
     if ids is None:
         return rows, rows.where
-    if ids.suffix.lower() == ".txt":
-        rows.columns["ids"] = read_names(ids)
-        return rows, lambda row: f"{ids} line {row + 1}"
-    named = read_csv(ids, wanted if kind == ".npy" else {}, with_rows=False)
+    keys = wanted if kind == ".npy" else {}
+    named = read_names(ids, keys) if ids.suffix.lower() == ".txt" else read_csv(ids, keys, with_rows=False)
+    _say_left_out(ids, named, has_keys=kind == ".npy")
+    if "labels" in named.columns and not named.found:
+        current_progress().message(f"{ids}: the number after each name is read as its label")
     rows.columns.update(named.columns)
     return rows, named.where
+
+
+def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a safetensors or torch file, and the lists of texts or integers in it, by name."""
+    import torch
+
+    from labelkit.models.weights.files import load_weights_file  # torch loads here
+
+    lists: dict[str, list[str] | list[int]] = {}
+    try:
+        tensors = load_weights_file(path, lists)
+    except CheckpointRefused as error:
+        remedy = "If you trust it, convert it: numpy.savez('x.npz', **torch.load(FILE, weights_only=False))."
+        raise Refused(str(path), error.problem, remedy) from error
+    arrays = {name: np.array(values) for name, values in lists.items()}
+    for name, tensor in tensors.items():
+        is_wide = tensor.is_floating_point() and tensor.dtype != torch.float16  # NumPy has no bfloat16
+        arrays[name or "embeddings"] = (tensor.float() if is_wide else tensor).numpy(force=True)
+    return arrays
 
 
 def _write(

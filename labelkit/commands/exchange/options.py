@@ -18,14 +18,24 @@ _ROWS = panel("Rows", preset=False)
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 
-IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
+TORCH_SUFFIXES = (".safetensors", ".pt", ".pth")
+IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".h5", ".hdf5", ".hdf", ".h5ad", *TORCH_SUFFIXES)
 EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".onnx")
-IDS_SUFFIXES = (".csv", ".txt")
+IDS_SUFFIXES = (".csv", ".tsv", ".txt")
+_FAISS = "i = faiss.read_index(FILE); numpy.save('x.npy', i.reconstruct_n(0, i.ntotal))"
+_CONVERSIONS = {
+    ".faiss": _FAISS,
+    ".index": _FAISS,
+    ".parquet": "t = pandas.read_parquet(FILE); numpy.savez('x.npz', x=numpy.stack(t.EMBEDDINGS), ids=list(t.PATHS))",
+    ".pkl": "numpy.savez('x.npz', x=EMBEDDINGS, ids=NAMES) with the content of the file, if you trust it",
+}
 
 
 def _suffix(path: Path, known: tuple[str, ...]) -> Path:
     if path.suffix.lower() not in known:
-        raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}")
+        code = _CONVERSIONS.get(path.suffix.lower()) if ".h5" in known else None
+        hint = f"; in Python, convert it: {code}" if code else ""
+        raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}{hint}")
     return path
 
 
@@ -35,11 +45,13 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     command: ClassVar[tuple[str, ...]] = ("import",)
     constants: ClassVar[Mapping[str, object]] = {"splits_key": None, "labeled_key": None}
 
-    source: Path = _FILES(..., "File of embeddings: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).")
+    source: Path = _FILES(
+        ..., "File of embeddings: .npy, .npz, .csv, .tsv, .h5, .hdf5, .h5ad, .safetensors, .pt or .pth."
+    )
     ids: Path | None = _FILES(
         None,
-        "Image names in the order of the embeddings: .txt with one name per line, or .csv with a column "
-        "path and optional labels and splits. Default: the names in --source, else row numbers.",
+        "Image names in the order of the embeddings: .txt with one name per line, or .csv or .tsv with a "
+        "column path and optional labels and splits. Default: the names in --source, else row numbers.",
     )
     images: Path | None = _FILES(
         None,
@@ -85,14 +97,13 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     @model_validator(mode="after")
     def _options_mean_something(self) -> ImportConfig:
         kind = self.source.suffix.lower()
-        if kind == ".csv" and self.ids is not None:
+        if kind in (".csv", ".tsv") and self.ids is not None:
             raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
             raise ValueError("pass either --ids or --ids-key, not both")
-        is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
-        if kind == ".npy" and not is_csv and (self.ids_key is not None or self.labels_key is not None):
+        if kind == ".npy" and self.ids is None and (self.ids_key is not None or self.labels_key is not None):
             raise ValueError("a .npy file contains no other arrays: keys select columns of --ids FILE.csv")
         if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
             raise ValueError("--out is also an input: choose another name")

@@ -32,8 +32,8 @@ _RESAVE = (
     "If you trust the file, save only its tensors: "
     "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
 )
-# Names of the averaged copy of a network, which is better and therefore preferred in files with several copies.
-_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
+# Names of the copy of a network that is used from files with several: the average, which is better, but MoCo's query.
+_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema", "encoder_q", "base_encoder")
 _SHOWN = 5
 # Names of the projection head in self-supervised networks.
 _HEADS = ("head.mlp.", "projection_head.")
@@ -56,11 +56,12 @@ class LoadReport:
     prefix: str
 
 
-def load_weights_file(path: str | Path) -> dict[str, Tensor]:
+def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = None) -> dict[str, Tensor]:
     """Read every tensor of a weights file on the CPU, with dotted names for nested dictionaries.
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
+        lists: receives the lists of texts or integers in a torch file.
 
     Returns:
         CPU tensors by name, as stored; values are not checked here.
@@ -80,7 +81,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         state = _read_safetensors(path)
     elif path.suffix in PICKLE_SUFFIXES:
-        state = _read_pickle(path)
+        state = _read_pickle(path, {} if lists is None else lists)
     else:
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
         raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use one of: {known}.")
@@ -100,7 +101,7 @@ def map_weights(
 
     The prefix of the network's names in the file (``module.``, ``state_dict.``,
     ``teacher.backbone.`` and the like) is inferred from the names: it is the prefix that fits the
-    most names. If the file has an averaged and a plain copy, the averaged one is used.
+    most names. If the file has an averaged and a plain copy, the averaged one is used; of MoCo, the query encoder.
 
     Args:
         state: tensors by name.
@@ -184,7 +185,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Download the file again.") from error
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
     where = str(path)
     # Any error here is caused by the file.
     try:
@@ -197,24 +198,29 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         if forbidden is not None:
             problem = f"contains more than tensors, so it was not read: {forbidden[1]}"
             raise CheckpointRefused(where, problem, _RESAVE) from error
+        if "TorchScript" in str(error):
+            remedy = "If you trust it, save its tensors: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')."
+            raise CheckpointRefused(where, "is a TorchScript program, which labelkit does not run", remedy) from error
         raise CheckpointRefused(
             where, "not a torch file of plain tensors, or damaged", f"Download the file again. {_RESAVE}"
         ) from error
     found: dict[str, Tensor] = {}
-    _collect(value, "", 0, found)
+    _collect(value, "", 0, found, lists)
     for name, tensor in found.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
     return found
 
 
-def _collect(value: object, name: str, depth: int, found: dict[str, Tensor]) -> None:
-    """Collect the tensors of nested dictionaries under dotted names; other values are left out."""
+def _collect(value: object, name: str, depth: int, found: dict[str, Tensor], lists: dict[str, list[Any]]) -> None:
+    """Collect the tensors and lists of nested dictionaries under dotted names; other values are left out."""
     if isinstance(value, Tensor):
         found[name] = value.detach()
     elif isinstance(value, dict) and depth < _MAX_DEPTH and all(isinstance(key, str) for key in value):
         for key, item in value.items():
-            _collect(item, f"{name}.{key}" if name else key, depth + 1, found)
+            _collect(item, f"{name}.{key}" if name else key, depth + 1, found, lists)
+    elif isinstance(value, list) and value and all(isinstance(item, str | int) for item in value):
+        lists[name] = value
 
 
 def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.networks import run_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import DatasetError, OutputExistsError
+from labelkit.models.inference import BackboneNetwork
+from labelkit.models.weights.files import LoadReport
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import SilentProgress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -312,3 +315,25 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
         "the network produces NaN or infinite embeddings. Use --precision float32, or another checkpoint." in answer.err
     )
     assert not (tmp_path / "x.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "hint"),
+    [("teacher.backbone.", "; for DINO's own preparation, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
+)
+def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: str) -> None:
+    said: list[str] = []
+
+    class Listener(SilentProgress):
+        def message(self, text: str) -> None:
+            said.append(text)
+
+    network = BackboneNetwork("vit_small_patch16_224", image_size=32)
+    network.backbone.source, network.backbone.load_report = "w.pth", LoadReport((), (), (), prefix)
+
+    with use_progress(Listener()):
+        describe_weights(network)
+
+    # timm: crop_pct 0.9 of the default tag
+    text = "images are prepared as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "
+    assert said[0].endswith(f"{text}mean 0.5, 0.5, 0.5; std 0.5, 0.5, 0.5){hint}")

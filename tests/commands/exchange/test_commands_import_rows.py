@@ -10,9 +10,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from labelkit.store.embeddings import open_store
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors.torch import save_file
 
 IDS = ["b/1.png", "a/0.png", "c/2.png", "a/10.png"]
 SORTED = [1, 3, 0, 2]  # by bytes: a/0.png, a/10.png, b/1.png, c/2.png
@@ -188,6 +190,65 @@ def test_without_one_run_of_numbered_columns_the_option_is_said(
     assert open_store(tmp_path / "s.h5").dim == width
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "labels"),
+    [
+        ("n.txt", "d/b.png\nd/a.png\n".encode("utf-8-sig"), None),
+        ("n.txt", "d/b.png\r\nd/a.png\r\n".encode("utf-16"), None),
+        ("n.txt", b"d\\b.png\r\nd\\a.png\r\n", None),
+        ("n.txt", b"d/b.png 7\nd/a.png -1\n", ["7", None]),
+        ("n.txt", b"path\tlabel\nd/b.png\tbee\nd/a.png\tant\n", ["bee", "ant"]),
+        ("n.csv", "image;class\nd\\b.png;bee\nd\\a.png;ant\n".encode("utf-16"), ["bee", "ant"]),
+        ("n.tsv", b"label\tfilepath\nbee\td/b.png\nant\td/a.png\n", ["bee", "ant"]),
+    ],
+)
+def test_names_are_read_in_every_form_that_labels_are(
+    labelkit: Any, tmp_path: Path, file: str, content: bytes, labels: list[str | None] | None
+) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1.0, 2.0], [3.0, 4.0]]))
+    (tmp_path / file).write_bytes(content)
+
+    answer = labelkit("import", "--source", tmp_path / "x.npy", "--ids", tmp_path / file, "--out", tmp_path / "s.h5")
+
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == ["d/a.png", "d/b.png"]
+    assert store.embeddings.tolist() == [[3.0, 4.0], [1.0, 2.0]]
+    found = None if store.labels is None else [[*store.class_names, None][number] for number in store.labels]
+    assert found == (labels and labels[::-1])
+
+
+def test_columns_of_names_that_are_not_used_are_listed(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    (tmp_path / "n.csv").write_text("path,species\na.png,bee\nb.png,ant\n")
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "n.csv", "--out", tmp_path / "s.h5", "--overwrite")
+
+    assert "n.csv: left out: species; to read one as labels, pass --labels-key" in labelkit("import", *words).err
+    assert "left out" not in labelkit("import", *words, "--labels-key", "species").err
+    assert open_store(tmp_path / "s.h5").class_names == ("ant", "bee")
+
+
+@pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_tensors_are_read_like_arrays(labelkit: Any, tmp_path: Path, file: str, dtype: torch.dtype) -> None:
+    tensors: dict[str, Any] = {"feats": torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=dtype), "y": torch.tensor([5, -1])}
+    if file == "x.pt":
+        torch.save({**tensors, "paths": ["b.png", "a.png"], "epoch": 3}, tmp_path / file)
+    else:
+        save_file(tensors, tmp_path / file)
+
+    answer = labelkit("import", "--source", tmp_path / file, "--out", tmp_path / "s.h5")
+
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    flip = -1 if file == "x.pt" else 1  # sorted by name
+    assert store.embeddings.tolist() == [[1.0, 2.0], [3.0, 4.0]][::flip]
+    assert store.embeddings.dtype == (np.float16 if dtype == torch.float16 else np.float32)
+    assert store.labels is not None
+    assert store.labels.tolist() == [0, -1][::flip]
+    assert (store.sample_ids == ["a.png", "b.png"]) == (file == "x.pt")
+
+
 @pytest.mark.parametrize("kind", ["csv", "npz", "hdf5"])
 def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     labelkit: Any, tmp_path: Path, kind: str
@@ -300,6 +361,7 @@ def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_pat
             "x.csv line 4: the line has 7 fields, but the header has 6",
         ),
         (lambda text: text.replace("path,", "file name,"), "x.csv line 1: there is no column of paths"),
+        (lambda text: text.replace("path,", '"file name",'), "x.csv line 1: there is no column of paths"),
         (lambda text: text.rpartition(",")[0] + ",nan", "x.csv line 5: value 2 is nan"),
         (lambda text: text.rpartition(",")[0] + ",-inf", "x.csv line 5: value 2 is -inf"),
         (
@@ -343,6 +405,19 @@ def test_a_file_that_is_empty_cut_off_or_another_is_refused(labelkit: Any, tmp_p
         path.write_bytes(b"something else, longer than a header")
         assert message in refusal(labelkit, tmp_path, "--source", path)
     assert "does not exist" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
+
+
+def test_files_of_other_kinds_are_refused_with_a_conversion(labelkit: Any, tmp_path: Path) -> None:
+    torch.save({"x": np.eye(2)}, tmp_path / "x.pt")
+    assert "convert it: numpy.savez('x.npz', **torch.load" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.pt")
+    for suffix, code in ((".index", "reconstruct_n"), (".parquet", "numpy.stack"), (".pkl", "numpy.savez")):
+        assert code in refusal(labelkit, tmp_path, "--source", tmp_path / f"x{suffix}", code=2)
+
+
+def test_arrays_in_groups_are_listed_with_their_paths(labelkit: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["train/x"], file["test/x"] = np.eye(3), np.eye(2)
+    assert "arrays: test/x (2, 2), train/x (3, 3)." in refusal(labelkit, tmp_path, "--source", tmp_path / "x.h5")
 
 
 def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:
