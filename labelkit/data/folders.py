@@ -104,8 +104,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
                 else:
                     pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
-                ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
-                ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
+                _ignore(ignored, name, suffix)
             else:
                 found.append(name)
     return found
@@ -154,7 +153,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
         if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
         elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
-            ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+            _ignore(ignored, inner, suffix)
         elif inner:
             found[inner] = file
     ignored.update(kind for _, kind in left)
@@ -269,6 +268,12 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
         return f"there is one folder, {next(iter(sizes))!r}"
     single = sorted_by_bytes(name for name, size in sizes.items() if size == 1)
     return f"{len(single)} of {len(sizes)} folders have one image, first: {single[0]!r}" if single else None
+
+
+def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:
+    """Count a file that is not an image; keep its name if it may contain labels."""
+    ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+    ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
 
 
 def ignored_notes(ignored: Counter[str]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 from labelkit.errors import DatasetError
 from labelkit.files import parse_json
 
+_SHOWN = 5
+
 
 def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
     """Convert COCO, FiftyOne, Label Studio, ``{path: label}``, or a list or lines of objects to the text of a CSV.
@@ -51,6 +53,8 @@ def _rows(text: str) -> list[dict[str, Any]]:
     if {"classes", "labels"} == value.keys():
         classes = dict(enumerate(value["classes"])) | {None: None}
         value = {path: classes[at] for path, at in value["labels"].items()}
+    if any(isinstance(label, list) for label in value.values()):
+        raise ValueError("lists, as of the images of each split")
     return [{"path": path, "label": label} for path, label in value.items()]
 
 
@@ -70,6 +74,6 @@ def _only(row: dict[str, Any], label: Any, where: str) -> object:
     several = label["choices"] if isinstance(label, dict) else label
     found = list(dict.fromkeys(several if isinstance(several, list) else [several]))
     if len(found) > 1:
-        problem = f"the image {_image(row)!r} has {len(found)} labels: {', '.join(map(str, found))}"
+        problem = f"the image {_image(row)!r} has {len(found)} labels: {', '.join(map(str, found[:_SHOWN]))}"
         raise DatasetError(where, problem, "Leave one label for each image.")
     return found[0] if found else ""
