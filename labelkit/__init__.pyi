@@ -2039,6 +2039,7 @@ class _Find:
         sheet: str | PathLike[str] | None = ...,
         answer: str | None = ...,
         previous: str | PathLike[str] | None = ...,
+        skip: str | PathLike[str] | None = ...,
         num_images: int = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
@@ -2195,6 +2196,8 @@ class _Evaluate:
     def retrieval(
         *,
         index: str | PathLike[str],
+        processes: int = ...,
+        ray_address: str | None = ...,
         max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,

@@ -190,12 +190,12 @@ def resource_error(error: OSError, where: str) -> ResourceError:
         errno.EACCES: ("no permission to write here", "Choose another place or change the permissions."),
         errno.EPERM: ("the system does not allow this", "Choose another place or change the permissions."),
         errno.EROFS: ("the file system is read-only", "Choose another place."),
-        errno.ENOENT: ("the folder does not exist or vanished", "Make it and run the same command again."),
-        errno.EISDIR: ("is a folder where a file is to be written", "Choose another name."),
+        errno.ENOENT: ("the folder does not exist or has disappeared", "Create it and run the same command again."),
+        errno.EISDIR: ("is a folder, but a file must be written there", "Choose another name."),
         errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
         errno.ENAMETOOLONG: ("the name is longer than this system allows", "Choose a shorter one."),
         errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
-        errno.EIO: ("the disk reported an error", "Check the disk; what was committed before is still there."),
+        errno.EIO: ("the disk reported an error", "Check the disk; files that were complete before are still there."),
     }
-    problem, remedy = remedies.get(error.errno or 0, (error.strerror or str(error), "See the message of the system."))
+    problem, remedy = remedies.get(error.errno or 0, (error.strerror or str(error), "See the system message."))
     return ResourceError(where, problem, remedy)

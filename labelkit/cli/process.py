@@ -186,7 +186,7 @@ def _watch(reader: int, handler: object, seen: list[int]) -> None:
                 if seen or signal.getsignal(last) is handler or count > 1:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:
-                    _say(f"{signal.Signals(last).name}: stopping after the running step; once more: at once")
+                    _say(f"{signal.Signals(last).name}: stopping after the current step; a second signal stops at once")
     finally:
         os.close(reader)
 

@@ -1,1 +1,1 @@
-"""What the commands do: each takes a config, reads files, does the work and returns its result."""
+"""The work of the commands: each takes a config, reads files, does its work and returns a result."""

@@ -1,9 +1,9 @@
-"""The table of commands: for each its options, its stage, its help and an example; the shell and Python read it.
+"""The table of commands: options, stage, help and example of each; used by the command line and by Python.
 
-Config classes and stages are named by text and imported on use, so that help stays instant.
+Config classes and stages are named by strings and imported on use, so that help stays instant.
 """
 
-# Longer than other files: it is one table.
+# This file is longer than others, since it is a single table.
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Command:
     """Command of ``labelkit`` with its options, help and the function that runs it.
 
     Attributes:
-        text: what it does, in help and in the docstring of its Python function.
+        text: description, for help and for the docstring of its Python function.
         example: a command line that runs it.
         config: ``module:Class`` of its options; or the class.
         stage: ``module:function`` that does the work; takes the config.
-        distributed: several processes may run it together, as torchrun starts them; others are refused there.
+        distributed: whether several processes of torchrun may run it together; otherwise they are refused.
     """
 
     text: str
@@ -58,17 +58,17 @@ class Command:
         """Check inputs and outputs, run the command, and return its result with the error to report after it, if any.
 
         Returns:
-            What was found, and what is wrong with it: a limit that is not kept, a file that is damaged.
+            The result, and its error: a limit that is not met, a file that is damaged.
 
         Raises:
-            ConfigError: torchrun started several processes of a command that works alone.
+            ConfigError: torchrun started several processes of a command that runs in a single process.
         """
         from labelkit.commands.common.gate import judge
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
 
-        count = int(os.environ.get("WORLD_SIZE") or "1")  # torchrun says it
+        count = int(os.environ.get("WORLD_SIZE") or "1")  # set by torchrun
         if count > 1 and not self.distributed:
             raise ConfigError(
                 f"labelkit {' '.join(config.command)}",
@@ -90,7 +90,7 @@ class Group:
 
     Attributes:
         summary: a line for the list of all commands.
-        example: a command line of one of them.
+        example: a command line of one of its commands.
         members: the commands by name, or a function that lists them.
     """
 
@@ -105,7 +105,7 @@ class Group:
 
     @property
     def help(self) -> str:
-        """Help text of a group of commands, shown by ``--help`` above the list of them."""
+        """Help text of a group of commands, shown by ``--help`` above their list."""
         return f"{self.summary}\n\nExample: {self.example}"
 
 

@@ -52,7 +52,7 @@ def expand_shards(text: str) -> list[PlacedFile]:
         DatasetError: there are none, or a named one is missing.
     """
     if text.lower().endswith(_COMPRESSED):
-        remedy = "Unpack it to NAME.tar: images are already compressed and are read by position."
+        remedy = "Decompress it to NAME.tar: images are compressed already, and are read by position."
         raise DatasetError(text, "is a compressed archive", remedy)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     return match_files(text, map("".join, itertools.product(*choices)))
@@ -78,7 +78,7 @@ def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
 
 
 _MAX_LABEL_BYTES: Final = 1 << 12
-_AGAIN: Final = "Fetch it again, or check its permissions."
+_AGAIN: Final = "Download it again, or check its permissions."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,7 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
                 raise DatasetError(str(path), problem, "Give members of all archives unique names.")
             samples[inner] = (number, member.offset_data, member.size)
     if not samples:
-        raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
+        raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
     names = list(samples)
     notes = ignored_notes(ignored)
     # If everything is in one folder, as when somebody packed a folder, drop its name: ids are then as in that folder.
@@ -165,7 +165,7 @@ def _members(
                     label = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
                     if not label or member.size > _MAX_LABEL_BYTES:
                         remedy = "Use a single string or number as its value."
-                        raise DatasetError(str(path), f"{inner!r} holds no label", remedy)
+                        raise DatasetError(str(path), f"{inner!r} contains no usable label", remedy)
                     yield inner, member, label
                 else:
                     ignored["of other kinds"] += 1
@@ -274,7 +274,7 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
     stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        raise DatasetError(name, f"two files have the name {twice}", "Rename one; image names contain it.")
+        raise DatasetError(name, f"two files have the name {twice}", "Rename one: image names contain it.")
     ids: list[str] = []
     labels: list[object] = []
     label_fault = ""
@@ -286,7 +286,7 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
     for number, path in enumerate(paths):
         column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
         if class_names and names and names != class_names:
-            raise DatasetError(str(path), f"has different classes from {paths[0].name}", "Pass files of one data set.")
+            raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Pass files of one data set.")
         class_names = class_names or names
         count = sum(group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -296,7 +296,7 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
         for group, rows in enumerate(group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
-        raise DatasetError(name, "no rows", "Check the files.")
+        raise DatasetError(name, "contains no rows", "Check the files.")
     source = ParquetSource(tuple(paths), column, np.concatenate(pieces).astype(np.int64))
     notes = [missing_labels_note(label_fault)] if label_fault else []
     classes = [_named(value, class_names) for value in labels]

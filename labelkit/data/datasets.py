@@ -220,11 +220,11 @@ class ImageDataset:
             return np.arange(len(self), dtype=np.int64)
         split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
         if split not in self.split_names:
-            known = ", ".join(self.split_names) or "none: leave the split away to use all images"
-            raise DatasetError(self.name, f"no split {split!r}", f"Splits of this set: {known}.")
+            known = ", ".join(self.split_names) or "none: omit the split to use all images"
+            raise DatasetError(self.name, f"there is no split {split!r}", f"Splits of this data set: {known}.")
         rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
         if not len(rows):
-            raise DatasetError(self.name, f"no images in split {split!r}", "Choose another split.")
+            raise DatasetError(self.name, f"there are no images in split {split!r}", "Choose another split.")
         return rows
 
     def digest(self) -> str:
@@ -522,7 +522,7 @@ def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDA
     """
     if dataset.masks is None:
         raise DatasetError(
-            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
+            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
         )
     sample_id = dataset.sample_ids[index]
     try:

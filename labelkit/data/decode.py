@@ -200,12 +200,12 @@ class EncodedImage:
         def look(image: Image.Image) -> str | None:
             image.load()
             if _is_transparent(image) and np.ptp(np.asarray(image.convert("RGBA"))[..., 3]) > _FLAT:
-                return "white on transparent, which becomes white on white: lay them over another color"
+                return "white on transparent, which becomes white on white: put them on a darker background"
             bits = content[24] if image.format == "PNG" else 16 if image.mode.startswith("I") else 8
             if isinstance(image, TiffImagePlugin.TiffImageFile):
                 bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (8,))[0]
             if bits == 16 and np.ptp(np.asarray(image)) > 0:
-                return "16-bit values in less than a sixteenth of their range: scale them to all of it"
+                return "16-bit values that use less than a sixteenth of their range: scale them to the full range"
             return None
 
         return _read(content, look)
@@ -277,9 +277,9 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
         if image.format == "JPEG":
-            raise BadImage("JPEG changes values, which makes classes of other classes")
+            raise BadImage("JPEG changes pixel values, and so the classes that they stand for")
         if image.mode not in ("L", "P", "1"):
-            raise BadImage(f"pixels are {image.mode}, not numbers of classes in 8 bits")
+            raise BadImage(f"pixels are {image.mode}, not 8-bit class numbers")
         image.load()
         return np.array(image, dtype=np.uint8)
 

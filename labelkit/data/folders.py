@@ -159,9 +159,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
         raise DatasetError(
-            address,
-            "has images/ and masks/ at a remote address",
-            "Masks are read only from a local folder: download it.",
+            address, "contains images/ and masks/, but masks are read only from local folders", "Download the folder."
         )
     ids = sorted_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
@@ -185,15 +183,15 @@ def _listing(
         suffixes = " ".join(sorted(image_suffixes()))
         raise DatasetError(
             where,
-            "no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
-            f"Looked for {suffixes} in this folder, in class folders and in train/, val/, test/ with class folders.",
+            "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
+            f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders.",
         )
     split_of, class_of, said = splits_and_classes(ids)
     notes += said
     doubt = None if any_classes else _doubt_of_classes(class_of)
     if doubt is not None:
         class_of = [None] * len(ids)
-        notes.append(f"{doubt}, so that folders are taken for no classes (--label-split given takes them)")
+        notes.append(f"{doubt}, so folders are not used as classes (to use them: --label-split given)")
     class_names = sorted_by_bytes({label for label in class_of if label is not None})
     return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
@@ -223,8 +221,8 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
             count = sum(one[:1] == [name] for one in folders)
             beside = " and ".join(f"{one}/" for one in sorted(splits))
             notes.append(
-                f"{name}/ ({count} images) lies beside {beside}, and is taken for no split and no class "
-                "(--exclude leaves it out)"
+                f"{name}/ ({count} images) lies next to {beside}, and is used neither as a split nor as a class "
+                "(to leave it out: --exclude)"
             )
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]
         for split in set(splits.values()):
@@ -233,8 +231,8 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
                 folders = [one[1:] if own == split else one for one, own in zip(folders, split_of, strict=True)]
     elif odd := sorted(name for name in tops if split_from_name(name) not in (None, "unlabeled")):
         notes.append(
-            f"{' and '.join(f'{name}/' for name in odd)} beside other folders: taken for classes, not for splits "
-            "(--exclude leaves folders out; --label-split none takes no folder for a class)"
+            f"{' and '.join(f'{name}/' for name in odd)} next to other folders: used as classes, not as splits "
+            "(to leave folders out: --exclude; to use no folder as a class: --label-split none)"
         )
     unlabeled = {top for top in _tops(folders) if split_from_name(top) == "unlabeled"}
     notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
@@ -267,7 +265,7 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
     if len(sizes) == 1:
         return f"there is one folder, {next(iter(sizes))!r}"
     single = sorted_by_bytes(name for name, size in sizes.items() if size == 1)
-    return f"{len(single)} of {len(sizes)} folders have one image, first: {single[0]!r}" if single else None
+    return f"{len(single)} of {len(sizes)} folders have only one image, first: {single[0]!r}" if single else None
 
 
 def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:

@@ -196,8 +196,8 @@ class ImageBank:
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                 raise ConfigError(
                     "--image-size",
-                    f"views of {spec.size} pixels are too small for cached images of {side} pixels, of which they "
-                    "would skip some",
+                    f"views of {spec.size} pixels are too small for cached images of {side} pixels: they would "
+                    "skip some pixels",
                     "Use larger views, or views of smaller parts of an image (--local-size, --local-scale).",
                 )
 

@@ -104,7 +104,7 @@ class TrainLoader:
             raise ConfigError(
                 "--batch-size",
                 f"{batch_size} is more than the {len(sampler)} images of an epoch",
-                "Use a smaller batch.",
+                "Lower --batch-size.",
             )
         self._labels = np.array(labels, dtype=np.int64)
         self._bank = bank

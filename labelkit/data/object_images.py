@@ -80,8 +80,8 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
         raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
     height, width = pixels.shape[:2]
     if plan.size[0] and plan.size != (height, width):
-        problem = f"the image has {width} x {height} pixels, its annotation says {plan.size[1]} x {plan.size[0]}"
-        remedy = "Check whether the image was resized or rotated: boxes are in its pixels."
+        problem = f"the image has {width} x {height} pixels, but its annotation says {plan.size[1]} x {plan.size[0]}"
+        remedy = "Check whether the image was resized or rotated: boxes are given in pixels of the image."
         raise DatasetError(plan.name, problem, remedy)
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
@@ -177,7 +177,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
         encoded: Encoded = mask.frPyObjects(outline, height, width)
         return encoded
     if not isinstance(counts, str):
-        raise ValueError("run lengths are neither a list of whole numbers nor a text")
+        raise ValueError("run lengths are neither a list of whole numbers nor a string")
     return {"size": [height, width], "counts": counts}
 
 

@@ -90,7 +90,7 @@ def find_paths(
         more = f"\n  and {len(ambiguous) - SHOWN} more" if len(ambiguous) > SHOWN else ""
         raise DatasetError(
             str(table),
-            f"{len(ambiguous)} of {len(listed)} paths fit several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
+            f"{len(ambiguous)} of {len(listed)} paths match several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
             "Write these paths relative to the image folder.",
         )
     return places, unknown

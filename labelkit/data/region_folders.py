@@ -108,7 +108,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     first = read[0]
     for file in read[1:]:
         if file.categories != first.categories:
-            problem = f"its categories are not those of {first.path.name}"
+            problem = f"its categories differ from those of {first.path.name}"
             raise DatasetError(str(file.path), problem, "Use the same categories in both files.")
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
@@ -131,7 +131,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
                     "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
     if not any(len(objects) for objects, _ in known.values()):
-        raise DatasetError(str(first.path), "has no boxes", "Download the file of instances, not captions.")
+        raise DatasetError(str(first.path), "has no boxes", "Download the file with instances, not captions.")
     remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
@@ -168,7 +168,7 @@ def _read(path: Path) -> _File:
     if not categories:
         raise DatasetError(str(path), "has no categories", "Add the classes of the boxes.")
     if len(set(categories.values())) < len(categories):
-        raise DatasetError(str(path), "gives two categories one name", _REMEDY)
+        raise DatasetError(str(path), "gives two categories the same name", _REMEDY)
     images = {entry.id: entry for entry in table.images}
     objects: dict[int, list[_Annotation]] = defaultdict(list)
     for entry in table.annotations:
@@ -249,15 +249,15 @@ def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the class of each value of a mask, and the names of the classes."""
     path = root / CLASS_LIST
     if not path.is_file():
-        remedy = f"Write the name of class i into line i + 1; {_NO_CLASS} for a value to ignore."
-        raise DatasetError(str(path), "is missing: it names the values of the masks", remedy)
+        remedy = f"Write the name of class i on line i + 1, and {_NO_CLASS} for values to ignore."
+        raise DatasetError(str(path), "is missing, but must name the classes of the mask values", remedy)
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):
         raise DatasetError(
             str(path),
-            f"names {len(names)} classes in {len(lines)} lines",
-            f"Write one distinct name per line, at most {IGNORE}; {_NO_CLASS} for a value to ignore.",
+            f"names {len(names)} classes on {len(lines)} lines",
+            f"Write one distinct name per line, at most {IGNORE}, and {_NO_CLASS} for values to ignore.",
         )
     number = {name: i for i, name in enumerate(names)}
     return {value: number.get(line, IGNORE) for value, line in enumerate(lines)}, names

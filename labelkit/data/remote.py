@@ -20,7 +20,7 @@ from labelkit.errors import DatasetError
 _AHEAD: Final = 1 << 20
 _MOST_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_GO_ON: Final = "Check the file or the connection, and call the same command again; one that keeps its work goes on."
+_GO_ON: Final = "Check the file or the connection, and run the same command again; one that saves its work continues."
 
 
 def is_address(text: str) -> bool:
@@ -65,8 +65,8 @@ class PlacedFile:
         with _told(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
-            problem = f"has {len(content):,} bytes where {stop - start:,} are requested"
-            remedy = "Restore the file; a server that sends no parts of files needs a download to a local folder."
+            problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
+            remedy = "Restore the file; if the server cannot send parts of files, download it to a local folder."
             raise DatasetError(str(self), problem, remedy)
         return content
 
@@ -139,10 +139,10 @@ def _opened(address: str) -> tuple[Any, str]:
     try:
         system, path = url_to_fs(address)
     except ImportError as error:
-        remedy = "pip install gcsfs huggingface_hub s3fs, or the package that it names."
+        remedy = "Run `pip install gcsfs huggingface_hub s3fs`, or install the named package."
         raise DatasetError(address, f"needs a package: {error}", remedy) from error
     except ValueError as error:
-        remedy = "Use, for example, s3, gs, hf, http, https, file."
+        remedy = "Use, for example, s3, gs, hf, http, https or file."
         raise DatasetError(address, "is not an address that fsspec supports", remedy) from error
     return system, path
 
@@ -158,7 +158,7 @@ def _told(where: str) -> Iterator[None]:
         raise DatasetError(where, "does not exist or is empty", "Check the address.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
-        raise DatasetError(where, f"may not be read: {_reason(error)}", remedy) from error
+        raise DatasetError(where, f"access is denied: {_reason(error)}", remedy) from error
     except Exception as error:  # errors of the backends have no common base class
         raise DatasetError(where, f"cannot be read: {_reason(error)}", _GO_ON) from error
 

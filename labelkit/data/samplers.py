@@ -204,7 +204,7 @@ class ClassBalancedSampler:
             raise ConfigError(
                 "--batch-size",
                 f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels",
-                "Use a smaller batch, or more --images-per-class.",
+                "Lower --batch-size, or raise --images-per-class.",
             )
         self._members = members
 

@@ -56,11 +56,11 @@ def _without_labels(
         return ()
     names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
     more = ", ..." if len(missed) > _NAMED else ""
-    told = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes without a labeled image: {names}{more}"
+    told = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}{more}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         told += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
-            "another split seed may reach them"
+            "another split seed may include them"
         )
     return (told,)
 
@@ -74,7 +74,11 @@ def _pick_old(
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
         if not 0 < count <= num_classes:
-            raise DatasetError("split", f"{count} old classes of {num_classes}", f"Choose 1 to {num_classes}.")
+            raise DatasetError(
+                "split",
+                f"cannot use {count} of {num_classes} classes as old",
+                f"Choose a number from 1 to {num_classes}.",
+            )
         old_classes = range(count)
     if new_classes is None:
         new_classes = [i for i in range(num_classes) if i not in set(old_classes)]
@@ -128,7 +132,7 @@ def gcd_split(
     if label_ratio > 0 and count == 0:
         raise DatasetError(
             "split",
-            f"no image would be labeled: {len(pool)} images with a label in the old classes, ratio {label_ratio}",
+            f"no image would be labeled: ratio {label_ratio} of {len(pool)} images with a label in the old classes",
             "Choose other old classes, or raise the ratio.",
         )
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
@@ -153,7 +157,9 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Use at least one label per class."
+            "split",
+            f"{int(wanted.sum())} labels are too few for {classes.count} classes",
+            "Use at least one label per class.",
         )
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
@@ -183,11 +189,11 @@ def class_halves_split(classes: Classes) -> LabelSplit:
         DatasetError: there are fewer than 2 classes, or the first half has no image.
     """
     if classes.count < 2:
-        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use a set with at least 2 classes.")
+        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use at least 2 classes.")
     half = classes.count // 2
     labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
     if not labeled.any():
-        raise DatasetError("split", "the first half of the classes has no labeled images", "Use a set with labels.")
+        raise DatasetError("split", "the first half of the classes has no labeled images", "Use data with labels.")
     old, new = tuple(range(half)), tuple(range(half, classes.count))
     warnings = _without_labels(classes, old, labeled)
     return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
@@ -380,8 +386,8 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
                 near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
                 raise DatasetError(
                     "split",
-                    f"no class {word!r} among {count}",
-                    f"Names are like {', '.join(near)}; half and 0-9 are also possible.",
+                    f"there is no class {word!r} among the {count} classes",
+                    f"Use names such as {', '.join(near)}, or half, or numbers such as 0-9.",
                 )
             chosen |= found
     return tuple(sorted(chosen))

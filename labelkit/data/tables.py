@@ -116,7 +116,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         files = [others.get(row.path, file) for row, file in zip(rows, files, strict=True)]
         if others:
             written, file = next(iter(others.items()))
-            notes.append(f"paths written in another way than their files: {len(others)}, first: {written} is {file}")
+            notes.append(f"paths spelled differently than their files: {len(others)}, first: {written} is {file}")
     homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
     root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120
     faults: list[str] = []
@@ -210,7 +210,7 @@ def read_label_csv(
             )
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
-        raise DatasetError(str(path), "no row has a label", "Fill in the column label of some rows.")
+        raise DatasetError(str(path), "no row has a label", "Fill in the label column of some rows.")
     if tell is not None:
         for note in table.notes:
             tell(f"{path}: {note}")
@@ -298,7 +298,7 @@ def _read_csv_rows(
         if not fields:
             continue
         if len(fields) != len(header):
-            faults.append(f"line {reader.line_num}: {len(fields)} fields, the header has {len(header)}")
+            faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")
         elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
             faults.append(f"line {reader.line_num}: a NUL character, as in a damaged file")
         elif not fields[at_path].strip():
@@ -325,7 +325,7 @@ def _read_csv_rows(
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             told = [f"labels read from the columns of 0 and 1: {columns}"]
     if label_fault and needs_labels:
-        raise DatasetError(where, label_fault, "Name the column of labels with --label-column.")
+        raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
     if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
         at_split, rows = None, [replace(row, split="") for row in rows]
     read = {at_path, at_label, at_split, at_kind, at_file, *(marks if told else ())}
@@ -413,7 +413,7 @@ def read_table(path: Path) -> bytes:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
-                raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
+                raise DatasetError(where, f"is larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
             return file.read(MAX_TABLE_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -452,10 +452,10 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     told: list[str] = []
     if none:
         listed = _few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
-        told.append(f"labels that mean none: {listed}; rename them if they are classes")
+        told.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
     joined = [f"{_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
     if joined:
-        told.append(f"labels that differ only by spaces, accents or .0 are one class: {_few(joined, '; ')}")
+        told.append(f"labels that differ only in spaces, accents or .0 are one class: {_few(joined, '; ')}")
     return [None if label is None else name_of[str(label)] for label in labels], told
 
 

@@ -189,7 +189,7 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
-        say(f"{found} of {wanted} processes decode images, as {SHARED_MEMORY} has room for (docker run --shm-size=8g)")
+        say(f"only {found} of {wanted} processes decode images: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
     return found
 
 

@@ -47,7 +47,7 @@ def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSp
         for name, spec in table.items():
             _check(source, name, spec)
             if name in found or name in shipped:
-                raise _problem(source, f"uses the name {name!r} for its method, which is taken", "Choose another name.")
+                raise _problem(source, f"names its method {name!r}, which is already taken", "Choose another name.")
             found[name] = spec
             sources[name] = where
     return found, sources
@@ -96,7 +96,7 @@ def _check(source: str, name: object, spec: object) -> None:
     command = getattr(spec.options, "command", None)
     if command != ("train", name):
         problem = f"the options of {name!r} are not an options class with this command, but {command}"
-        raise _problem(source, problem, f'Write `command = ("train", "{name}")` into the class.')
+        raise _problem(source, problem, f'Write `command = ("train", "{name}")` in the class.')
 
 
 def _problem(source: str, problem: str, remedy: str) -> ConfigError:

@@ -16,9 +16,10 @@ since pytorch-metric-learning lists the neighbors of every row, in ten times the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.matching import as_ids
+from labelkit.algorithms.row_blocks import StoredRows
 
 _RESOLUTION = float(2**29)
 # Similarities computed at a time (8 MB, or this many rows), and processed at a time, so that they stay in the cache.
@@ -36,6 +38,8 @@ _EXACT_NUMBERS = 1 << 18
 _ONE_BY_ONE_SHARE, _LEAST_ONE_BY_ONE = 256, 32
 # The lower limit of the r nearest is the r-th largest of the maxima of this many groups, or this many per rank r.
 _LEAST_GROUPS, _GROUPS_PER_RANK = 256, 8
+# Minimum number of queries that another process ranks; preparing the gallery then takes at most a tenth of the time.
+_PART_QUERIES = 1 << 13
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -86,10 +90,10 @@ class RetrievalScores:
 
 
 def score_retrieval(
-    queries: ArrayLike,
+    queries: ArrayLike | StoredRows,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: ArrayLike | StoredRows | None = None,
     gallery_labels: ArrayLike | None = None,
     own_rows: ArrayLike | None = None,
     ks: Sequence[int] = (1,),
@@ -97,11 +101,12 @@ def score_retrieval(
     max_bytes: int = 1 << 30,
     num_threads: int = 1,
     on_block: Callable[[int], object] | None = None,
+    spread: Callable[[Callable[[range], Floats], list[range]], Iterable[Floats]] | None = None,
 ) -> RetrievalScores:
     """Rank the gallery for every query and score the rankings by recall@k, R-precision and MAP@R.
 
     Args:
-        queries: (q, d) rows of any length except zero.
+        queries: (q, d) rows of any length except zero; rows of a store are read once.
         labels: (q,) integers >= 0.
         gallery: (g, d), likewise; by default the queries, each without itself.
         gallery_labels: (g,) integers >= 0; required with a gallery.
@@ -111,6 +116,8 @@ def score_retrieval(
         max_bytes: maximum size of the blocks of similarities; each thread holds at least one row.
         num_threads: blocks processed at a time; with several threads, each product uses one.
         on_block: called with the number of queries completed, block by block.
+        spread: applies a function to parts, possibly in other processes, which read the rows of a store themselves, and
+            yields the results in order; ``None``: everything runs here, block by block. The scores are the same.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, a zero row, or a k out of range.
@@ -123,13 +130,12 @@ def score_retrieval(
     ranking = _Ranking(asked, held, own_rows, ks, at_r=at_r)
     n, num_gallery = len(ranking.places), len(held.order)
     size = max(1, min(max(_LEAST_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
-    blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    found = np.empty((n, 5))
-    with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
-        for block, one in zip(blocks, (pool.map if num_threads > 1 else map)(ranking.score, blocks), strict=True):
-            found[block] = one
-            if on_block is not None:
-                on_block(block.stop - block.start)
+    score = partial(ranking.score_part, size=size, num_threads=num_threads)
+    if spread is None:
+        found = score(range(n), on_block=on_block)
+    else:
+        step = size * max(1, _PART_QUERIES // size)  # the same blocks
+        found = np.concatenate([*spread(score, [range(i, min(i + step, n)) for i in range(0, max(1, n), step)])])
     order = np.argsort(query_rows := asked.order[ranking.places])
     above, strangers, matches, r_precision, average_precision = found[order].T
     recall = [_chance_of_a_match(k, above, strangers, matches) for k in ks]
@@ -154,9 +160,10 @@ def _mean(values: Floats | None) -> float:
 class _Side:
     """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
 
-    def __init__(self, values: ArrayLike, labels: ArrayLike, name: str) -> None:
-        rows, classes = np.asarray(values), as_ids(labels, f"{name}labels")
-        what = f"{name}embeddings"
+    def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
+        self._given = values, labels, name
+        rows = values.to_array() if isinstance(values, StoredRows) else np.asarray(values)
+        what, classes = f"{name}embeddings", as_ids(labels, f"{name}labels")
         if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
             raise ValueError(f"{what} must have shape ({len(classes)}, d), got {rows.shape}")
         self.rows = rows if rows.dtype in (np.float16, np.float32, np.float64) else rows.astype(np.float64)
@@ -175,6 +182,9 @@ class _Side:
             raise ValueError(f"{what} have {bad} of {len(rows)} rows of length zero, which have no direction")
         for part in parts:
             self.unit[part] = self.exact(part)
+
+    def __reduce__(self) -> tuple[type[_Side], tuple[Any, ...]]:
+        return _Side, self._given  # another process reads rows of a store itself
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the unit vectors at sorted positions in float64."""
@@ -216,6 +226,19 @@ class _Ranking:
         # maximum float32 difference between two cosines that tie, or whose order is reversed
         self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
         self._limit = max(_LEAST_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
+
+    def score_part(
+        self, part: range, *, size: int, num_threads: int, on_block: Callable[[int], object] | None = None
+    ) -> Floats:
+        """Rank the gallery for a part of the queries, (p, 5), in blocks of a size; see ``score``."""
+        blocks = [slice(start, min(start + size, part.stop)) for start in part[::size]]
+        found = [np.empty((0, 5))]
+        with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
+            for one in (pool.map if num_threads > 1 else map)(self.score, blocks):
+                found.append(one)
+                if on_block is not None:
+                    on_block(len(one))
+        return np.concatenate(found)
 
     def score(self, block: slice) -> Floats:
         """Rank the gallery for a block of queries, in float64 for large classes or many near ties.

@@ -90,14 +90,14 @@ def find_frozen_part(
     depth = len(net.blocks)
     if train_stem or grad_from_block == 0:
         problem = "every block is trained, so there is no frozen part to cache"
-        raise ConfigError("--reuse-frozen", problem, "Pass --grad-from-block (and --no-train-stem), or do not reuse.")
+        raise ConfigError("--reuse-frozen", problem, "Pass --grad-from-block (and --no-train-stem), or remove it.")
     for name, module in net.named_modules():
         if _is_trained(name, grad_from_block):
             continue
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, nn.modules.batchnorm._BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} of the frozen part is a {kind}, whose output differs in each pass"
+            problem = f"{name} of the frozen part is a {kind}, whose output differs between passes"
             raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:

@@ -212,7 +212,7 @@ def freeze_backbone(
     if not 0 <= grad_from_block < depth:
         problem = f"there is no block {grad_from_block} to train in a backbone of {depth} blocks"
         raise ConfigError(
-            "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train the heads alone."
+            "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train only the heads."
         )
     trainable = []
     for name, parameter in vit.named_parameters():
@@ -248,8 +248,8 @@ def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks"
     """
     outside = [index for index in blocks if not 0 <= index < depth]
     if outside:
-        problem = f"no block {', '.join(map(str, outside))} in a backbone of {depth} blocks"
-        raise ConfigError(name, problem, f"Blocks count from 0 to {depth - 1}.")
+        problem = f"there is no block {', '.join(map(str, outside))} in a backbone of {depth} blocks"
+        raise ConfigError(name, problem, f"Choose blocks from 0 to {depth - 1}.")
     return tuple(sorted(set(blocks)))
 
 

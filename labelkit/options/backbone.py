@@ -102,7 +102,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = _MONITOR(
         "auto",
-        "Split for evaluation after each epoch; auto: test, else val, if not used for training; none: no evaluation.",
+        "Split for evaluation after each epoch; auto: test, else val, unless used for training; none: no evaluation.",
     )
 
     @property

@@ -22,9 +22,9 @@ class DataConfig(ListingOptions, DatasetOptions):
     split: str = _DATA("auto", "Split to use, or all; auto: train if the data set has this split, else all.")
     holdout: float | Literal["odd", "auto"] | None = _DATA(
         None,
-        "Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each "
-        "class, drawn by --split-seed, or odd (every second image). The remaining images form the train split. auto: "
-        "0.2 for a set without splits, else none.",
+        "Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each class, drawn "
+        "with --split-seed, or odd (every second image). The remaining images form the train split. auto: 0.2 for a "
+        "set without splits, else none.",
     )
     pool_splits: bool = _DATA(
         False, "Draw --holdout from all images and ignore the data set's own splits.", before=False
@@ -50,8 +50,8 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
+        "Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns ('Greek_*') "
+        "and numbers from 0 ('5-9'); half (the second half) or first-half; or a file NAME.txt with one per line.",
     )
     label_ratio: float = _DATA(
         0.5,

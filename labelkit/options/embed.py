@@ -60,7 +60,7 @@ class EmbedConfig(
         aliases=["--store"],
     )
     max_images: int | None = _IMAGES(
-        None, "Maximum number of images, evenly spaced in the list of images. Default: all.", ge=1
+        None, "Maximum number of images, taken at even intervals from the list of images. Default: all.", ge=1
     )
     logits: bool = _MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
     last_blocks: int = _MODEL(
@@ -93,10 +93,10 @@ class EmbedConfig(
         "of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; digits: small "
         "rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
     )
-    view_seed: int = _VIEWS(0, "Random seed of the views (with --views).", ge=0)
+    view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)
     batch_size: int | None = _RUN(
         None,
-        "Images per forward pass; default: 16 on a CPU, 256 on a GPU; an unfinished run keeps its value.",
+        "Number of images per forward pass; default: 16 on a CPU, 256 on a GPU. An unfinished run keeps its value.",
         ge=1,
     )
     runtime: Literal["auto", "torch", "onnx"] = _RUN(

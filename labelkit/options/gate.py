@@ -72,7 +72,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
             guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
-            raise ValueError(f"there is no score {own}.{hint} Scores: {', '.join(known)}")
+            raise ValueError(f"there is no score {own}.{hint} Choose from: {', '.join(known)}")
         low = -1 if own in BELOW_ZERO else 0
         if not low <= value <= 1:
             hint = f" Did you mean `{name}={value / 100:g}`?" if 1 < value <= 100 else ""

@@ -64,14 +64,14 @@ class ProcessesConfig(StageConfig):
 
     processes: int = _RUN_ONLY(
         1,
-        "Number of processes that work in parallel, one part at a time; for embed with several GPUs, one process per "
-        "GPU. The result does not depend on this number.",
+        "Number of parallel processes, each of which works on one part at a time; for `embed` with several GPUs, one "
+        "process per GPU. The result does not depend on this number.",
         ge=1,
     )
     ray_address: str | None = _RUN_ONLY(
         None,
-        "Work on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
-        "auto, or local (this machine only). If a node is lost, another node takes over its parts.",
+        "Distribute the work over this Ray cluster, whose nodes must see the same files: an address of `ray start "
+        "--head`, auto, or local (this machine only). If a node is lost, another node takes over its parts.",
     )
 
     @model_validator(mode="after")

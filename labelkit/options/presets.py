@@ -196,7 +196,7 @@ def preset_command(path: Path) -> str:
     command = first.removeprefix("#").strip()
     if not first.startswith("#") or not command.startswith("labelkit "):
         raise ConfigError(
-            str(path), "the first line does not name a command", "Write `# labelkit ...` in the first line."
+            str(path), "the first line does not name a command", "Write `# labelkit ...` on the first line."
         )
     return command
 
@@ -236,7 +236,7 @@ def _choose_preset(
         close = nearest(preset, available)
         hint = f"Did you mean `{close}`? " if close else ""
         names = ", ".join(available) or "none"
-        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
+        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Choose one of: {names}.")
     field = config_class.model_fields.get("dataset")
     default = None if field is None or field.is_required() else field.default
     if config_class.command[:1] != ("train",) or (dataset := said.get("dataset", default)) is None:

@@ -27,7 +27,7 @@ class PrototypesConfig(OverwriteOption):
         description="How to compute prototypes. auto: the closed form where there is one (up to twice as many classes "
         "as dimensions, or two dimensions), else optimize; optimize: always minimize the loss.",
     )
-    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
+    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (t in Eq. 5; the paper's code uses 2).")
     sharpest_t: float | None = Field(
         SHARPEST_T,
         gt=0,
@@ -35,7 +35,7 @@ class PrototypesConfig(OverwriteOption):
         description="After minimizing the loss, sharpen it step by step up to this value, until only the largest "
         "cosine counts; none: the paper's loss alone.",
     )
-    max_iterations: int = Field(200, ge=1, description="Maximum iterations per value of the sharpness.")
+    max_iterations: int = Field(200, ge=1, description="Maximum number of iterations per value of the sharpness.")
     num_inits: int = Field(
         1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
     )
@@ -43,7 +43,7 @@ class PrototypesConfig(OverwriteOption):
         0, ge=0, description="Random seed for the starts, or for the rotation and order of a closed form."
     )
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="Compute device; cuda is faster from about 2,000 classes on."
+        "cpu", description="Compute device; cuda is faster for about 2,000 classes or more."
     )
     cache: bool = Field(
         True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."

@@ -23,7 +23,7 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
         "never uses labels.",
     )
 
-    knn_neighbors: int = _MONITOR(10, "Number of neighbors of the kNN monitor.", ge=1)
+    knn_neighbors: int = _MONITOR(10, "Number of neighbors for the kNN monitor.", ge=1)
     knn_temperature: float = _MONITOR(
         0.1, "Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).", gt=0
     )

@@ -131,7 +131,7 @@ class ListingOptions(StageConfig):
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
-    max_images: int | None = _DATA(None, "Maximum images per split, drawn by --seed.", ge=1)
+    max_images: int | None = _DATA(None, "Maximum number of images per split, drawn with --seed.", ge=1)
 
 
 class EvalSplitOption(StageConfig):

@@ -56,21 +56,21 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = _RUN(10, "Steps between lines of metrics.jsonl.", ge=1)
+    log_every_steps: int = _RUN(10, "Number of steps between lines of metrics.jsonl.", ge=1)
     deterministic: bool = _RUN(
         False,
-        "Use deterministic algorithms on a GPU, and fail on operations without one. Runs on a CPU are "
-        "always deterministic.",
+        "Use deterministic algorithms on a GPU, and fail on operations that have none. Runs on a CPU are always "
+        "deterministic.",
     )
     compile: bool = _RUN(
         False,
-        "Compile the backbone with torch.compile: minutes for the first step, then faster on most GPUs. "
-        "Results differ in the last digits. Not for methods that hook into the backbone.",
+        "Compile the backbone with torch.compile: the first step takes minutes, but later steps are faster on most "
+        "GPUs. Results differ in the last digits. Not for methods that hook into the backbone.",
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        "Reaction to failed training (exploding loss, collapsed features): stop with exit code 4, warn, or none. "
-        "Non-finite values always stop the run.",
+        "What to do if training fails (exploding loss, collapsed features): stop with exit code 4, warn, or nothing "
+        "(none). Non-finite values always stop the run.",
     )
     stop_after_steps: int | None = _RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
@@ -158,7 +158,7 @@ class TrainConfig(RunConfig):
 
     epochs: int = _OPTIMIZATION(..., "Number of training epochs.", ge=1)
     lr_schedule: Literal["cosine", "constant", "step"] = _OPTIMIZATION(
-        "cosine", "Learning-rate schedule; step: drops at --lr-drop-epochs."
+        "cosine", "Learning-rate schedule. step: the rate drops at --lr-drop-epochs."
     )
     lr_drop_epochs: tuple[int, ...] = _OPTIMIZATION(
         (), "Epochs at whose start the learning rate drops (with --lr-schedule step)."
@@ -166,7 +166,7 @@ class TrainConfig(RunConfig):
     lr_drop_factor: float = _OPTIMIZATION(
         0.1, "Multiply the learning rate by this factor at each drop (only with --lr-schedule step).", gt=0, lt=1
     )
-    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "When to update the learning rate.")
+    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "Update the learning rate per epoch or per step.")
     lr_final_ratio: float = _OPTIMIZATION(
         1e-3, "Ratio of the final to the peak learning rate (only with --lr-schedule cosine).", ge=0, le=1
     )
@@ -207,7 +207,9 @@ class StepRunConfig(RunConfig):
     scaled: ClassVar[Mapping[str, int]] = {"steps": 1}
 
     steps: int = _OPTIMIZATION(..., "Number of training steps.", ge=1)
-    eval_every_steps: int = _RUN(1000, "Steps between evaluations, which each write a checkpoint.", ge=1)
+    eval_every_steps: int = _RUN(
+        1000, "Number of steps between evaluations; each evaluation also writes a checkpoint.", ge=1
+    )
 
     def length(self) -> dict[str, int]:
         """Return the number of steps by option name."""

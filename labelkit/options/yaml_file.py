@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(where, f"cannot be read: {reason}") from error
     if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"larger than {_MAX_BYTES:,} bytes", "A config file has one short line per option.")
+        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a config file with one line per option.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

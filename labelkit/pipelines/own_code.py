@@ -1,4 +1,4 @@
-"""Which code of a user's method made the runs that are kept in a folder."""
+"""Check which version of a user's own method made the runs in a folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def check_same_code(noted: Path, method: str, remedy: str) -> None:
     """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
 
     Args:
-        noted: where its digest is kept; its folder is there.
-        method: its name; one that labelkit ships is always the same.
-        remedy: what to do about other code.
+        noted: file with the digest; its folder exists.
+        method: name of the method; those that labelkit ships are not checked.
+        remedy: what the error recommends.
 
     Raises:
-        OutputExistsError: it is another one.
-        StoreError: the note is damaged.
-        ResourceError: no room, no permission.
+        OutputExistsError: the code is different.
+        StoreError: the file is damaged.
+        ResourceError: the disk is full, no permission.
     """
     digest = own_digest(method)
     if digest is None:

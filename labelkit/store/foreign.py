@@ -74,7 +74,7 @@ def _check_table(array: Any, where: str) -> None:
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
     if len(array.shape) != 2 or 0 in array.shape:
-        problem = f"embeddings of shape {_shape_text(array.shape)}, expected (rows, values), neither of them 0"
+        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (rows, values), both above 0"
         raise Refused(where, problem, "Write one row per image.")
 
 
@@ -121,7 +121,7 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
     """Return a column as texts or integers; floating-point numbers, such as labels with gaps, become texts."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
         problem = f"type {values.dtype} of shape {_shape_text(values.shape)}, expected one integer or text "
-        raise Refused(where, f"{problem}per row", "Write it as such an array.")
+        raise Refused(where, f"{problem}per row", "Write such an array.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")
@@ -357,7 +357,7 @@ def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], nam
     if named is not None:
         names = [name.strip() for name in named.split(",")]
         if named not in runs and not set(names) <= set(header):
-            problem = f"{where} has no column named {named!r} and a number"
+            problem = f"{where} has no column whose name is {named!r} and a number"
             raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all names.")
         return [at for _, at in sorted(runs[named].items())] or [header.index(name) for name in names]
     whole = [run for run in runs.values() if sorted(run) in (list(range(len(run))), list(range(1, len(run) + 1)))]

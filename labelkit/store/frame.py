@@ -72,7 +72,7 @@ class Store(EmbeddingStore):
         try:
             from pandas import DataFrame
         except ImportError as error:
-            raise ResourceError("pandas", "is not installed, but data frames need it", "pip install pandas.") from error
+            raise ResourceError("pandas", "is not installed", "Run `pip install pandas`.") from error
         columns: dict[str, object] = {"path": list(self.sample_ids)}
         if self.labels is not None:
             columns["label"] = _named(self.labels, self.class_names)
@@ -87,7 +87,7 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(str(self.path), f"result {name} has no value per row", "Remove it from frame().")
+                raise Mismatch(str(self.path), f"{name} does not have one value per row", "Leave it out of frame().")
             columns |= found
         return DataFrame(columns)
 

@@ -266,7 +266,7 @@ def cast_finite(
         row = int(np.argmin(finite))
         overflow = bool(np.isfinite(values[row]).all())
         problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
-        remedy = f"Pass {option} float32." if overflow else "The network or its weights are broken; check them."
+        remedy = f"Pass {option} float32." if overflow else "Check the network and its weights."
         raise StoreError(place(row), problem, remedy)
     return stored
 

@@ -199,7 +199,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             sample_ids, patches, digest = self.load(number)
             stop = row + len(sample_ids)
             if sample_ids != list(store.sample_ids[row:stop]):
-                problem = "other images were readable when its patches were made"
+                problem = "the set of readable images has changed since its patches were made"
                 raise Mismatch(str(store.path), problem, "Recreate both with --overwrite.")
             entry = {"name": name, "row_start": row, "row_stop": stop}
             entries.append({**entry, "patches": patches, "content_digest": digest})

@@ -22,7 +22,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
 
 SET_NAME = "SET.json"
-_REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
+_REMAKE = "Recreate the patches: `labelkit embed ... --dense --overwrite`."
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class EmbeddingPlan:
         for name in self.sample_ids:
             if fault := name_fault(name):
                 raise DatasetError(
-                    repr(name), f"as a sample id, it {fault}", "Name images by their path relative to the data root."
+                    repr(name), f"cannot be a sample id: it {fault}", "Name images by paths relative to the data root."
                 )
             raw = name_bytes(name)
             if raw <= previous:

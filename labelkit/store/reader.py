@@ -579,7 +579,7 @@ def reopened_rows(store: str, path: str, content_digest: str) -> LazyRows:
     """
     with open_file(Path(store), schema.FORMAT_STORE) as file:
         if file.content_digest != content_digest:
-            raise Mismatch(store, "was replaced by another store meanwhile", "Repeat the command.")
+            raise Mismatch(store, "has been replaced by another store", "Run the command again.")
         return LazyRows(file, path)
 
 

@@ -132,7 +132,7 @@ def write_result(
     if name in store.packed_results:
         with open_result(store, name) as packed:
             if packed.content_digest != sealed.content_digest:
-                state, note = "and has other content", "A packed file does not change."
+                state, note = "and has other content", "A packed file is never changed."
                 raise output_exists(packed.place(""), "--result", state=state, note=note, replaceable=False)
         return store.path
     if not path.parent.is_dir():
@@ -310,7 +310,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"exists twice: {packed.place('')} has different content"
+                    problem = f"differs from the result of the same name in the store, {packed.place('')}"
                     raise StoreError(str(path), problem, "Rename or delete this file.")
         yield packed
 
@@ -323,7 +323,7 @@ def results_folder(path: Path) -> Path:
 def _result_path(store: EmbeddingStore, name: str) -> Path:
     if not schema.RESULT_NAME.fullmatch(name):
         problem = f"a result cannot be named {name!r}"
-        remedy = "Use up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first."
+        remedy = "Use up to 64 lower-case letters, digits, dots, dashes and underscores; begin with a letter or digit."
         raise StoreError(str(results_folder(store.path)), problem, remedy)
     return results_folder(store.path) / f"{name}.h5"
 
@@ -342,7 +342,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     except StoreError:
         return
     if found != kind:
-        state = f"and holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
+        state = f"and contains {found.replace('_', ' ')} made by `{stage}`, which this command would overwrite"
         note = "To choose the result to read, use another option (see --help)."
         raise output_exists(path, "--result", state=state, note=note, replaceable=False)
 

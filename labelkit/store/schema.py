@@ -188,4 +188,4 @@ def name_fault(name: str) -> str | None:
         return None
     if not name:
         return "is empty"
-    return "holds a NUL byte" if "\0" in name else "is not a path below the data root"
+    return "contains a NUL byte" if "\0" in name else "is not a path below the data root"

@@ -194,8 +194,8 @@ class EmbeddingRun(RunFolder[_Part]):
         held = {*store.sample_ids, *(name for name, _ in store.skipped)}
         if asked != held:
             others = f", and {len(held - asked):,} that are not among these" if held - asked else ""
-            new = f"--reuse {self.out} and another --out to compute new images alone"
-            state = f"and holds {len(asked & held):,} of these {len(asked):,} images{others}"
+            new = f"--reuse {self.out} and another --out to compute only new images"
+            state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
             return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
         told = (
@@ -271,7 +271,7 @@ class EmbeddingRun(RunFolder[_Part]):
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} %, but only "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = f"Repair them and delete {self.folder}, or allow more with --max-bad; what was embedded is kept."
+        remedy = f"Repair them and delete {self.folder}, or allow more with --max-bad and keep what was embedded."
         return DatasetError(str(self.out), problem, remedy)
 
     def _install(self, contents: Contents, shards: int | None) -> None:

@@ -287,7 +287,7 @@ def load_checkpoint(
     announced = None if pointer is None else _announced(folder, pointer)
     if pointer is None or announced is None:
         if (folder / "last.json").exists():
-            warnings.append(f"{folder / 'last.json'}: names no checkpoint of this folder")
+            warnings.append(f"{folder / 'last.json'}: names no checkpoint in this folder")
     elif _is_whole(announced) and not _is_meant(announced, pointer):
         warnings.append(f"{folder / 'last.json'}: names {announced.name}, but was written for another checkpoint")
     else:
@@ -303,11 +303,11 @@ def load_checkpoint(
             warnings.append(f"{error}")
         else:
             if warnings:
-                say(f"{'; '.join(warnings)}. {candidate.name} is taken instead")
+                say(f"{'; '.join(warnings)}. {candidate.name} is used instead")
             return loaded
     raise CheckpointDamaged(
         str(folder),
-        "no checkpoint verifies: " + "; ".join(warnings),
+        "no checkpoint is intact: " + "; ".join(warnings),
         "Restore the folder, or train again with --overwrite.",
     )
 

@@ -87,7 +87,7 @@ class Guard:
         self._looked_at = step
         problem = (
             f"the features of all images are nearly equal (relative spread {spread:.1e}): training collapsed",
-            "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight).",
+            "Lower --lr or the weights of added losses, or raise weights that keep images apart (--entropy-weight).",
         )
         self._judge("features", None if spread >= MIN_SPREAD else problem, step, TIMES, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
@@ -100,7 +100,7 @@ class Guard:
             DivergenceError: only one cluster has been in use for too long.
         """
         problem = (
-            "one cluster is in use: training collapsed",
+            "only one cluster is in use: training collapsed",
             "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight.",
         )
         self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)
@@ -114,8 +114,8 @@ class Guard:
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
         if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
-            kept = f"; the checkpoint of step {self.good_step} is from before and is kept" if self.good_step else ""
-            raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (--guard warn continues.)")
+            kept = f"; the checkpoint of step {self.good_step} predates this and is kept" if self.good_step else ""
+            raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
             self.say(f"warning: step {step}: {problem}. {remedy}")

@@ -142,7 +142,7 @@ class RunDir:
             self._lock.close()
             self._lock = None
             problem = "another process is training into this folder"
-            raise BusyError(str(self.path), problem, "Wait for its end, or choose another --out.")
+            raise BusyError(str(self.path), problem, "Wait until it ends, or choose another --out.")
 
     def _clear(self) -> None:
         """Remove all files of a run, the options last, so that the rest is still a run if this process dies."""

@@ -428,7 +428,7 @@ class Trainer:
         if self._running is None or self._running[0] != clock.phase:
             phase = self.method.phase(clock.phase, self.bank.rows)
             if phase is None:
-                raise ValueError(f"the method has no phase {clock.phase}, where the run stands")
+                raise ValueError(f"the method has no phase {clock.phase}, which the run has reached")
             self._running = (clock.phase, phase, self._loader_of(phase, clock.phase_epoch))
         return self._running[1:]
 
@@ -512,7 +512,7 @@ class Trainer:
         if not bool(found.isfinite().all()):
             raise DivergenceError(
                 f"epoch {self.clock.epoch}, step {self.clock.step}",
-                "what the network makes of the images is not finite",
+                "outputs of the network for the images are not finite",
                 "Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
         return found
@@ -652,7 +652,7 @@ class Trainer:
             if now.get(key) != then.get(key):
                 self.message(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
         if now.get("deterministic") is False:
-            self.message("not bit-exact: a GPU adds in another order each time without --deterministic")
+            self.message("not bit-exact: without --deterministic, a GPU adds in a different order each time")
         self._running = None
         if self.run is not None:
             self.run.truncate_metrics(state["metrics_bytes"])

@@ -44,7 +44,7 @@ def test_one_set_that_is_not_whole_is_shown_and_exits_3(tmp_path: Path, capsys: 
 
 def test_an_unknown_set_exits_2_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "--dataset", "bird"]) == 2
-    assert "Named sets: digits, cifar10" in capsys.readouterr().err
+    assert "Choose one of: digits, cifar10" in capsys.readouterr().err
 
 
 def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(

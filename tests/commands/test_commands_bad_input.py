@@ -143,10 +143,13 @@ CSV = TRAIN + " --dataset {table} --num-classes 4"
 BALANCED = "cluster sinkhorn --index {index} --num-clusters 3 --prior {bad}"
 CASES = {
     "no images, train": Case(
-        empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: no images", "1 ", "Looked for .avif")
+        empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: contains no images", "1 ", "Add images (.avif")
     ),
     "no such split": Case(
-        nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "no split 'test'", "Splits of this set")
+        nothing,
+        TRAIN + " --dataset {photos} --split test",
+        2,
+        ("--split", "no split 'test'", "Splits of this data set"),
     ),
     "CSV row with a missing file": Case(
         csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")
@@ -179,7 +182,7 @@ CASES = {
         csv("path,label", "00.png,ant"),
         "suggest --index {index} --labels {table} --out {out}.csv",
         3,
-        ("1 of 1 paths fit several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
+        ("1 of 1 paths match several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
     ),
     "number of classes unknown": Case(
         csv("path,label", "ant/00.png,ant", "ant/01.png,", "bee/01.png,"),
@@ -207,7 +210,7 @@ CASES = {
         nothing,
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
-        ("--num-clusters: 49 clusters for 48 images", "{index}", "Choose fewer"),
+        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Choose fewer"),
     ),
     "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
@@ -217,7 +220,7 @@ CASES = {
     "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
     "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
     "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: could not convert string to float: 'half'",)),
-    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: 0 numbers for 3 clusters",)),
+    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: contains 0 numbers, but there are 3 clusters",)),
     "prior that is no text": Case(
         lambda place: place.bad.write_bytes(bytes([255, 254, 0, 200])) and None,
         BALANCED,

@@ -28,7 +28,7 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
+        ("evaluate knn --index nosuch.h5", "Create a store with `labelkit embed --dataset DATA --out nosuch.h5`."),
         ("discover answer --index nosuch.h5", "nosuch.h5: does not exist"),
         ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
         ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: does not exist"),

@@ -83,4 +83,4 @@ def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_
     answer = labelkit(*words)
 
     assert answer.code == 2, answer.err
-    assert "which this command would lose" in answer.err
+    assert "which this command would overwrite" in answer.err

@@ -107,7 +107,11 @@ def test_regions_are_what_a_center_crop_keeps() -> None:
     ("options", "code", "message"),
     [
         (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
-        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches were requested, but images have only 4 x 4"),
+        (
+            (*NETWORK, "--dense", "--patches-per-image", 17),
+            2,
+            "17 patches were requested, but each image has only 4 x 4",
+        ),
         ((*NETWORK, "--patches-per-image", 3), 2, "requires --dense"),
         ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
     ],
@@ -196,7 +200,7 @@ def test_a_place_in_pixels_of_an_image_file_is_its_patch(
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside of the 4 x 4 patches of ant/01.png"),
+        (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside the 4 x 4 patches of ant/01.png"),
         (("--query-rows", 1, "--pixel", "8,1"), 2, "x 8, y 1 is outside"),
         (("--query-rows", "1,2", "--patch", "0,0"), 2, "a single image"),
         (("--query-rows", 48, "--patch", "0,0"), 2, "has no row 48"),
@@ -228,4 +232,4 @@ def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_p
     with Image.open(out) as picture:
         assert picture.size[1] > picture.size[0] / 2
     answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
-    assert (answer.code, "outside of the 4 x 4 patches" in answer.err) == (2, True)
+    assert (answer.code, "outside the 4 x 4 patches" in answer.err) == (2, True)

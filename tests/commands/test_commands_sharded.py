@@ -16,6 +16,7 @@ import pytest
 from labelkit.commands.common import apply
 from labelkit.commands.discover import grouping
 from labelkit.commands.store_files.packing import pack_store
+from labelkit.metrics import retrieval
 from labelkit.store.embeddings import open_store
 from tests.running import Labelkit, flip_bit
 
@@ -34,6 +35,7 @@ SPLIT = {
     "ss-kmeans": ("cluster", "ss-kmeans", "--num-clusters", "4", "--index", "s.h5", "--max-memory", "1KB"),
     "retrieve": (*COMMANDS["retrieve"], "--index", "s.h5", "--search", "exact"),
     "answer": (*COMMANDS["answer"], "--num-clusters", "4", "--index", "s.h5"),
+    "retrieval": (*COMMANDS["retrieval"], "--index", "s.h5"),
     "predict": ("predict", "s.h5", "--from", "s.h5", "--result", "ss-kmeans", "--format", "csv"),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
@@ -118,6 +120,8 @@ def test_parts_say_the_same_in_processes_of_which_two_are_killed(
     monkeypatch.setattr(grouping, "MOST_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
+    for constant in ("_PRODUCT_PAIRS", "_LEAST_ROWS", "_PART_QUERIES"):
+        monkeypatch.setattr(retrieval, constant, 7)
     found = []
     for number, path in enumerate(pair.values()):
         where = ["--processes", "2"] if number else []

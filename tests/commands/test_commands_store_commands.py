@@ -136,7 +136,7 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     assert (tmp_path / "all.h5.results" / "three.h5").is_file()
     answer = labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--overwrite")
     assert answer.code == 2
-    told = "already exists and has other content. Pass another --result. A packed file does not change."
+    told = "already exists and has other content. Pass another --result. A packed file is never changed."
     assert f"{out}:/results/k-means: {told}" in answer.err
     answer = labelkit(
         *("cluster", "sinkhorn", "--index", out, "--num-clusters", "4"),

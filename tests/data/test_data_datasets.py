@@ -96,7 +96,7 @@ def test_the_digest_sees_names_labels_and_class_names_and_nothing_else() -> None
 def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
     with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or CSV"):
         load("cifar11")
-    with pytest.raises(DatasetError, match=r"folder, a CSV or a named set: digits, cifar10, cifar100"):
+    with pytest.raises(DatasetError, match=r"folder, a CSV or a named data set: digits, cifar10, cifar100"):
         load("zzz")
 
 
@@ -161,7 +161,10 @@ def test_a_class_may_be_called_train_beside_other_classes_which_is_said(tmp_path
     put(tmp_path / "bus/2.png")
     dataset = load(tmp_path)
     assert (dataset.class_names, dataset.split_names) == (("bus", "train"), ())
-    assert "train/ beside other folders: taken for classes, not for splits (--exclude" in dataset.notes[0]
+    assert (
+        "train/ next to other folders: used as classes, not as splits (to leave folders out: --exclude"
+        in dataset.notes[0]
+    )
 
 
 def folders_of(dataset: ImageDataset) -> dict[str, tuple[str | None, str | None]]:
@@ -251,8 +254,8 @@ def test_a_stray_folder_beside_splits_is_neither_split_nor_class_and_named(tmp_p
     dataset = load(tmp_path)
     assert dataset.class_names == ("cat", "dog")
     assert folders_of(dataset)["extra/5.png"] == (None, None)
-    assert "extra/ (2 images) lies beside " in dataset.notes[0]
-    assert "(--exclude leaves it out)" in dataset.notes[0]
+    assert "extra/ (2 images) lies next to " in dataset.notes[0]
+    assert "(to leave it out: --exclude)" in dataset.notes[0]
     left = load_dataset(str(tmp_path), data_root=tmp_path, exclude=("extra", "more"))
     assert len(left) == (3 if second.startswith("test") else 2)
     assert "extra/" not in " ".join(left.notes)

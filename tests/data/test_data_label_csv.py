@@ -124,5 +124,5 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
 
     assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "none", "1.5", "007"]
     assert len(told) == 2
-    assert "labels that mean none: 'nan' (1 of 13), '-1' (1 of 13), 'NA' (1 of 13), ..." in told[0]
+    assert "labels read as unlabeled: 'nan' (1 of 13), '-1' (1 of 13), 'NA' (1 of 13), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]

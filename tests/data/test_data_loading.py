@@ -315,7 +315,7 @@ def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batche
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     # six batches of 10 MiB fit: one is in use, and each process makes two ahead
     assert workers.count_workers(None, 500, 10 << 20, said.append) == 2
-    assert said == [f"2 of 8 processes decode images, as {tmp_path} has room for (docker run --shm-size=8g)"]
+    assert said == [f"only 2 of 8 processes decode images: {tmp_path} is small (docker run --shm-size=8g)"]
     assert workers.count_workers(None, 500, 100 << 20, said.append) == 0
 
 

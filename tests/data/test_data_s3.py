@@ -134,7 +134,7 @@ def forbidden(environ: dict[str, Any], start: Any) -> Iterable[bytes] | None:
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(busy, "cannot be read"), (forbidden, "may not be read")],
+    [(busy, "cannot be read"), (forbidden, "access is denied")],
 )
 def test_a_fault_of_the_server_ends_with_the_name_and_the_next_call_goes_on(
     server: Server, folder: Path, tmp_path: Path, fault: Fault, said: str
@@ -161,4 +161,4 @@ def test_a_bucket_that_is_not_there_or_not_allowed_is_named(server: Server, tmp_
     server.fault = lambda environ, start: forbidden(environ | {"PATH_INFO": "dog/7.png"}, start)
     failed = embed(server, f"s3://{BUCKET}", tmp_path / "none.h5")
     assert failed.returncode == 3
-    assert "may not be read" in failed.stderr
+    assert "access is denied" in failed.stderr

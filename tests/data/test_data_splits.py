@@ -81,7 +81,7 @@ def test_an_old_class_without_labeled_image_is_reported() -> None:
     labels = np.array([0, 0, 0, 0, 2])
     split = gcd_split(Classes(labels, all_given(labels), 4), num_old_classes=2)
     # it has no image at all, which no other draw changes
-    assert split.warnings == ("1 of 2 old classes without a labeled image: 1",)
+    assert split.warnings == ("1 of 2 old classes have no labeled image: 1",)
 
 
 def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> None:
@@ -92,15 +92,15 @@ def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> 
     (warning,) = split.warnings
     missed = [f"'{names[i]}'" for i in range(7) if not split.labeled[labels == i].any()]
     assert len(missed) >= 4
-    assert warning.startswith(f"{len(missed)} of 7 old classes without a labeled image: {', '.join(missed)}; ")
-    assert "not per class: a larger label ratio or another split seed may reach them" in warning
+    assert warning.startswith(f"{len(missed)} of 7 old classes have no labeled image: {', '.join(missed)}; ")
+    assert "not per class: a larger label ratio or another split seed may include them" in warning
 
 
 def test_many_classes_without_labeled_image_are_one_warning() -> None:
     names = [f"c{i}" for i in range(44)]
     split = class_halves_split(Classes(np.array([0]), np.ones(1, dtype=bool), 44, names))
     (warning,) = split.warnings
-    assert warning.startswith("21 of 22 classes without a labeled image: 'c1', 'c2', ")
+    assert warning.startswith("21 of 22 classes have no labeled image: 'c1', 'c2', ")
     assert warning.endswith("'c20', ...")
 
 
@@ -110,8 +110,8 @@ def test_many_classes_without_labeled_image_are_one_warning() -> None:
         ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* extra class: 9"),
         ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* extra class: 0"),
         ({"old_classes": []}, "there would be no old class"),
-        ({"num_old_classes": 5}, "5 old classes of 4"),
-        ({"num_old_classes": 0}, "0 old classes of 4"),
+        ({"num_old_classes": 5}, "cannot use 5 of 4 classes as old"),
+        ({"num_old_classes": 0}, "cannot use 0 of 4 classes as old"),
         ({"label_ratio": 0.1}, "no image would be labeled"),
     ],
 )
@@ -155,7 +155,7 @@ def test_more_labels_than_images_names_the_class() -> None:
     labels = np.array([0, 0, 0, 1])
     with pytest.raises(DatasetError, match="2 labeled images per class are requested, but class 1 has 1"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=4)
-    with pytest.raises(DatasetError, match="1 labels for 2 classes"):
+    with pytest.raises(DatasetError, match="1 labels are too few for 2 classes"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=1)
 
 

@@ -38,7 +38,7 @@ def test_a_name_goes_before_a_number() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("Greec_1",), "no class 'Greec_1' among 5"),
+        (("Greec_1",), "no class 'Greec_1' among the 5"),
         (("5",), "no class '5'"),
         (("half", "Latin_1"), "no class 'half'"),
         (("*",), "5 of 5 classes would be held out"),

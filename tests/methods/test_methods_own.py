@@ -170,7 +170,7 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
         ("METHODS = {}", "has no table METHODS"),
         (
             f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
-            "which is taken",
+            "which is already taken",
         ),
         (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
         (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are not an options class"),

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+import pickle
 import tracemalloc
+from dataclasses import asdict
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.metrics import retrieval
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from numpy.typing import NDArray
@@ -152,6 +155,29 @@ def test_a_gallery_with_some_of_the_queries_leaves_each_out_of_its_own_ranking(r
     assert scores.num_lone == np.isnan(expected[:, 0]).sum()
     np.testing.assert_allclose(scores.recall, expected[scores.query_rows, :3], rtol=1e-12)
     np.testing.assert_allclose(np.nan_to_num(scores.average_precision), expected[scores.query_rows, -1], rtol=1e-12)
+
+
+def test_parts_in_other_processes_have_the_scores_of_the_whole(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = rng.permutation([*np.arange(200) // 4, 99])  # one has no match
+    rows = StoredRows(rng.standard_normal((201, 8)), in_blocks=True)
+    gallery: dict[str, Any] = {"gallery": rows, "gallery_labels": labels, "own_rows": np.arange(20, 170)}
+    cases: list[Any] = [(rows, labels, {}), (rows.subset(slice(20, 170)), labels[20:170], gallery)]
+    for constant in ("_PRODUCT_PAIRS", "_LEAST_ROWS", "_PART_QUERIES"):
+        monkeypatch.setattr(retrieval, constant, 64)
+    parts: list[range] = []
+
+    def elsewhere(function: Any, given: list[range]) -> list[Array]:
+        parts.extend(given)
+        return [pickle.loads(pickle.dumps(function))(part) for part in given]
+
+    for queries, own, more in cases:
+        whole, joined = (
+            score_retrieval(queries, own, ks=(1, 2), spread=spread, **more) for spread in (None, elsewhere)
+        )
+        np.testing.assert_equal(asdict(joined), asdict(whole))
+    assert [len(part) for part in parts] == [64, 64, 64, 8, 64, 64, 22]
 
 
 def test_the_order_of_the_gallery_changes_nothing(rng: np.random.Generator) -> None:

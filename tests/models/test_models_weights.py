@@ -81,7 +81,7 @@ def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatc
 
     assert not trace.exists()
     assert caught.value.where.endswith("bad.pth")
-    assert "contains more than tensors and was not read: posix.mkdir" in caught.value.problem
+    assert "contains more than tensors, so it was not read: posix.mkdir" in caught.value.problem
     assert "save_file" in caught.value.remedy
 
 

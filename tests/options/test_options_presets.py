@@ -145,7 +145,7 @@ def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> No
     write_preset(presets, "cifar10", "")
     write_preset(presets, "digits", "")
     assert error_lines(TidepoolConfig, preset="cifar-10") == [
-        "--preset: unknown preset (value cifar-10). Did you mean `cifar10`? Available: cifar10, digits."
+        "--preset: unknown preset (value cifar-10). Did you mean `cifar10`? Choose one of: cifar10, digits."
     ]
 
 

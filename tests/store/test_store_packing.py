@@ -92,7 +92,7 @@ def test_a_name_that_exists_twice_is_an_error_unless_the_content_is_the_same(sto
     assert read_result(packed, "first").arrays["cluster_ids"].tolist() == IDS
     write(store, ids=[0] * 8, overwrite=True)
     shutil.copy(tmp_path / "s.h5.results" / "first.h5", tmp_path / "all.h5.results" / "first.h5")
-    with pytest.raises(StoreError, match="exists twice"):
+    with pytest.raises(StoreError, match="differs from the result of the same name"):
         read_result(packed, "first")
 
 

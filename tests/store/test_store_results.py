@@ -90,7 +90,7 @@ def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
 def test_groups_are_not_lost_to_scores_of_the_same_name(store):
     write(store)
     kind = read_result(store, "first").kind
-    with pytest.raises(OutputExistsError, match=f"holds {kind} made by .* Pass another --result"):
+    with pytest.raises(OutputExistsError, match=f"contains {kind} made by .* Pass another --result"):
         write(store, kind="evaluation", overwrite=True)
     assert read_result(store, "first").kind == kind
 

@@ -251,7 +251,7 @@ def test_what_differs_from_a_store_that_is_there_is_named(tmp_path, changes, sai
     with pytest.raises(OutputExistsError, match=said) as error:
         EmbeddingRun.open(path, make_plan(**changes))
 
-    assert (f"--reuse {path} and another --out to compute new images alone" in str(error.value.remedy)) == reuse
+    assert (f"--reuse {path} and another --out to compute only new images" in str(error.value.remedy)) == reuse
 
 
 def test_a_damaged_store_does_not_count_as_done(tmp_path):

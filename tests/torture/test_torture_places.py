@@ -224,7 +224,7 @@ def test_a_folder_that_vanishes_is_an_error_and_the_same_again_ends_the_same(
             for part in range(parts):
                 write_part(run, part, BAD)
             shutil.rmtree(out.parent)
-            with pytest.raises(ResourceError, match="vanished"):
+            with pytest.raises(ResourceError, match="disappeared"):
                 write_part(run, parts, BAD)
             _embed(out.parent)
             assert out.read_bytes() == expected

@@ -146,7 +146,7 @@ def test_a_last_checkpoint_that_vanished_is_passed_over_with_a_warning(writer: C
 def test_none_that_verifies_is_an_error_and_never_a_new_start(writer: CheckpointWriter, run: Path) -> None:
     for step in (1, 2):
         _damage(_save(writer, step) / MODEL)
-    with pytest.raises(CheckpointDamaged, match=r"no checkpoint verifies: .*step-00000002.*step-00000001") as caught:
+    with pytest.raises(CheckpointDamaged, match=r"no checkpoint is intact: .*step-00000002.*step-00000001") as caught:
         load_checkpoint(run)
     assert caught.value.exit_code == 3
 

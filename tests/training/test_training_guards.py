@@ -71,7 +71,7 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
     for step in (250, 300, 399):
         guard.at_features(ALIKE, step)
     assert len(said) == 1
-    with pytest.raises(DivergenceError, match=r"nearly equal.*collapsed; the checkpoint of step 100 is from before"):
+    with pytest.raises(DivergenceError, match=r"nearly equal.*collapsed; the checkpoint of step 100 predates this"):
         guard.at_features(ALIKE, 400)
 
 
@@ -83,7 +83,7 @@ def test_a_single_cluster_ends_the_run_the_fifth_time_and_a_second_one_starts_th
     guard.at_clusters(2, 500)
     for step in (600, 700, 800, 900):
         guard.at_clusters(1, step)
-    with pytest.raises(DivergenceError, match="one cluster is in use: training collapsed"):
+    with pytest.raises(DivergenceError, match="only one cluster is in use: training collapsed"):
         guard.at_clusters(1, 1000)
 
 
@@ -97,7 +97,7 @@ def test_the_count_goes_on_after_a_resume() -> None:
     # an earlier version counted more signs
     after.load_extra_state(before.extra_state() | {"weights": "a", "changed_at": 0, "shrinking": False})
     assert after.good_step == 50
-    with pytest.raises(DivergenceError, match="step 50 is from before"):
+    with pytest.raises(DivergenceError, match="step 50 predates this"):
         after.at_features(ALIKE, 300)
 
 
@@ -143,8 +143,8 @@ def test_weights_that_break_in_the_last_step_of_an_epoch_are_not_saved(tmp_path:
 def test_clusters_that_stay_empty_tell_of_the_images_first_and_of_the_training_later() -> None:
     labels = PseudoLabels(8, 3, 2, refresh_epochs=1, seed=0)
     apart, alike = torch.tensor([[0.0, 0.0], [5.0, 5.0], [9.0, 0.0], [0.0, 9.0]] * 2), torch.ones(8, 2)
-    with pytest.raises(DatasetError, match="stay empty"):
+    with pytest.raises(DatasetError, match="clusters are empty"):
         labels.renew(alike, alike, 0)
     labels.renew(apart, apart, 0)
-    with pytest.raises(DivergenceError, match=r"epoch 1: 2 of 3 clusters stay empty: .* collapsed"):
+    with pytest.raises(DivergenceError, match=r"epoch 1: 2 of 3 clusters are still empty: .* collapsed"):
         labels.renew(alike, alike, 1)

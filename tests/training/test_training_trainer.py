@@ -239,7 +239,7 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     resumed.restore(checkpoint)
     assert resumed.clock.step == 8
     assert "step-00000009" in messages[0]
-    assert "step-00000008 is taken instead" in messages[0]
+    assert "step-00000008 is used instead" in messages[0]
     resumed.fit()
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
 
@@ -350,7 +350,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
 def test_features_that_overflow_end_the_run_before_anything_is_made_of_them(trainers: MakeTrainer) -> None:
     trainer = trainers()
 
-    with pytest.raises(DivergenceError, match="what the network makes of the images is not finite") as caught:
+    with pytest.raises(DivergenceError, match="outputs of the network for the images are not finite") as caught:
         trainer.full_pass(lambda images: images.flatten(1) / 0)
 
     assert "--lr" in caught.value.remedy

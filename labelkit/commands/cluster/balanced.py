@@ -1,8 +1,8 @@
-"""Group the rows of a store into groups of given sizes: balanced assignment and new prototypes by turns.
+"""Group the rows of a store into groups of given sizes: alternate balanced assignment and prototype updates.
 
 Source of the assignment: Y. Asano, C. Rupprecht and A. Vedaldi, "Self-labelling via Simultaneous Clustering and
-Representation Learning" (ICLR 2020); here features are fixed and prototypes, means of unit rows scaled to unit length,
-take the place of the network. A round assigns with potentials warm from the round before.
+Representation Learning" (ICLR 2020); here the features are fixed, and prototypes (means of unit rows, scaled to unit
+length) replace the network. The assignment of a round starts from the potentials of the round before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from labelkit.files import read_bytes
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
-# Rounds before the last need not meet the sizes to every digit.
+# Tolerance of intermediate rounds: only the last assignment must match the sizes to the requested tolerance.
 _ROUND_TOLERANCE = 1e-4
 _EXACT_MOST_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
@@ -46,14 +46,14 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
 
     Raises:
         StoreError: rows cannot be used.
-        ConfigError: the prior is neither a word nor a file, or there are too many rows for an exact balance.
+        ConfigError: the prior is neither a known word nor a file, or there are too many rows for an exact balance.
         InputError: the file of the prior cannot be used.
     """
     if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
         raise ConfigError(
             "--exact-balance",
-            f"{config.index} has {len(rows)} images; the assignment takes at most {_EXACT_MOST_ROWS}",
-            "Remove this option, or choose a smaller --split.",
+            f"{config.index} has {len(rows)} images, but an exact assignment handles at most {_EXACT_MOST_ROWS}",
+            "Remove this option, or choose a --split with fewer images.",
         )
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = bounded_rows(config, store, rows, unit=True)
@@ -84,7 +84,7 @@ def _alternate(
         config: options.
         points: (m, d) rows.
         prior: (k,) shares.
-        prototypes: (k, d) to begin with.
+        prototypes: (k, d) initial prototypes.
     """
     lam = 1 / config.temperature
     memory_bytes = block_bytes(config, KERNEL_BYTES)
@@ -139,13 +139,13 @@ def _solve(
     initial: Tensor | None,
     memory_bytes: int,
 ) -> SinkhornResult:
-    # sums of float32 exponentials do not meet a prior to six digits
+    # sums of float32 exponentials cannot match a prior to six digits
     dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
     return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
 
 
 def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
-    """Mean directions of the members; a group without members, or whose members cancel out, keeps its prototype."""
+    """Compute the mean direction of each group; a group that is empty or cancels out keeps its prototype."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
     for block in blocks(*points.shape):
         sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
@@ -154,7 +154,7 @@ def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor)
 
 
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
-    """Shares from a word or a file."""
+    """Read the shares of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
     path = Path(spec)
     if spec == "uniform" or spec.startswith("zipf:"):
         try:
@@ -175,12 +175,12 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     except ValueError as error:
         raise InputError(spec, str(error), remedy) from error
     if len(values) and np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows:
-        # sizes as they are: all that remains to check is that none is zero
+        # these are sizes; make_prior checks what remains, that none is zero
         values = values / num_rows
     try:
         return make_prior(values, num_clusters)
     except ValueError as error:
         problem = str(error).removeprefix("prior: ")
         if len(values) != num_clusters:
-            problem = f"{len(values)} numbers for {num_clusters} clusters"
+            problem = f"contains {len(values)} numbers, but there are {num_clusters} clusters"
         raise InputError(spec, problem, remedy) from error

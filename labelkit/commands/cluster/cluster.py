@@ -1,4 +1,4 @@
-"""Group the rows of a store; the result gets a name beside it."""
+"""Group the rows of a store, and save the groups as a named result next to it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     """Cluster the embeddings of a store with the algorithm of the given options.
 
     Returns:
-        The result file, sizes, and how they were reached.
+        The result file, the sizes of the clusters, and how they were found.
 
     Raises:
         StoreError: the store cannot be used, or has no labels where they are needed.
-        ConfigError: more clusters than rows, or than labels leave room for; a prior or balance that cannot be.
+        ConfigError: more clusters than rows, or than the labels allow; an impossible prior or balance.
         InputError: the file of the prior cannot be used.
     """
     if isinstance(config, ProcessesConfig):
@@ -56,7 +56,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     if config.num_clusters > len(rows):
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} clusters for {len(rows)} images in {config.index}",
+            f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}",
             "Choose fewer clusters.",
         )
     algorithm = config.command[1]
@@ -73,7 +73,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         if isinstance(config, SinkhornConfig):
-            from labelkit.commands.cluster.balanced import balanced_groups  # torch loads for this algorithm alone
+            from labelkit.commands.cluster.balanced import balanced_groups  # loads torch, for this algorithm only
 
             found = balanced_groups(config, store, rows)
         else:
@@ -94,7 +94,7 @@ def _write(
     earlier: Groups | None,
     seconds: float,
 ) -> SimpleResult:
-    """Give groups the ids of an earlier run, write them next to the store, and say what they are."""
+    """Give groups the ids of an earlier run, write them next to the store, and return the result."""
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
@@ -148,7 +148,7 @@ def _write(
 
 
 def _tell_of_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) -> None:
-    """Say which of the groups are empty, or have a single image."""
+    """Warn about groups that are empty or have a single image."""
     if empty := int((sizes == 0).sum()):
         current_progress().warning(
             f"{empty} of {len(sizes)} groups are empty: {config.index} has only {len(sizes) - empty} distinct "
@@ -162,7 +162,7 @@ def _tell_of_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) 
 
 
 def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None) -> Grouping:
-    """Group the rows by k-means as the config says."""
+    """Group the rows by k-means, according to the config."""
     features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     options: dict[str, Any] = {
         "generator": keyed_generator(config.seed, "cluster"),
@@ -203,7 +203,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
 
 
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
-    """Check that there are labels, and a cluster for each of their classes and a row for each of the others.
+    """Check that labels exist, that each of their classes has a cluster, and each other cluster an unlabeled row.
 
     Raises:
         DatasetError: there are no labels.
@@ -219,12 +219,12 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     classes, free = len(np.unique(given.labels[given.labeled])), int((~given.labeled).sum())
     if classes > num_clusters:
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise the number."
+            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise --num-clusters."
         )
     if num_clusters > classes + free:
         raise ConfigError(
             "--num-clusters",
-            f"{num_clusters} clusters: {classes} are for the labeled classes, and only {free} unlabeled images are "
-            "left to start the others",
+            f"cannot start {num_clusters} clusters: {classes} are for the labeled classes, and only {free} unlabeled "
+            "images are available to start the others",
             f"Choose at most {classes + free}.",
         )

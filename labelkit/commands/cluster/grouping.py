@@ -1,4 +1,4 @@
-"""What an algorithm of ``labelkit cluster`` finds, and wants to be kept and told."""
+"""The groups that an algorithm of ``labelkit cluster`` finds, and what to store and report about them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Grouping:
 
     Attributes:
         ids: (m,) int64 in ``[0, k)``, group of each row.
-        of_groups: (k, ...) arrays that the result keeps for each group.
+        of_groups: (k, ...) arrays of the result with one entry per group.
         facts: how the groups were reached, for the parameters of the result and ``--json``.
-        shown: columns of the table that tell the same.
-        of_rows: (m,) arrays that the result keeps for each row.
+        shown: the same facts as columns of the printed table.
+        of_rows: (m,) arrays of the result with one entry per row.
         more: further numbers for ``--json``.
         classes: (k,) int64, class of each group, -1 = none; ``None`` without labels.
     """

@@ -22,7 +22,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 
     num_clusters: int = Field(..., ge=1, description="Number of clusters.")
     num_inits: int = Field(10, ge=1, description="Number of random starts; the start with the lowest inertia is kept.")
-    max_iterations: int = Field(300, ge=1, description="Maximum iterations per start.")
+    max_iterations: int = Field(300, ge=1, description="Maximum number of iterations per start.")
     tolerance: float = Field(
         1e-6, ge=0, description="Stop when an iteration lowers the inertia by less than this fraction."
     )
@@ -65,7 +65,7 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
         description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
         "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
     )
-    max_iterations: int = Field(100, ge=1, description="Maximum iterations per start (benchmark: 200).")
+    max_iterations: int = Field(100, ge=1, description="Maximum number of iterations per start (benchmark: 200).")
     tolerance: float = Field(
         1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
     )
@@ -94,8 +94,8 @@ class SinkhornConfig(ClusterConfig):
     num_inits: int = Field(
         1,
         ge=1,
-        description="Number of starts of the spherical k-means that initializes the prototypes; the lowest "
-        "inertia is kept.",
+        description="Number of starts of the spherical k-means that initializes the prototypes; the start with the "
+        "lowest inertia is kept.",
     )
     max_iterations: int = Field(
         100, ge=1, description="Maximum number of rounds of assignment and prototype update; 1: assign only."

@@ -1,4 +1,4 @@
-"""Group the patches of a store; the result, an id for every patch, gets a name beside it."""
+"""Group the patches of a store, and save the group of each patch as a named result next to the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labelkit.store.patches import PatchBlock, PatchSet, open_patches
 from labelkit.store.results import check_new_result, write_result
 
 _BLOCK_BYTES = 64 << 20
-# Patches that centroids are made from, drawn by the seed; all patches get a group.
+# Maximum number of patches, drawn at random, that centroids are fitted to; all patches get a group.
 _MAX_PATCHES = 100_000
 
 
@@ -84,7 +84,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
 def _run(
     config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
 ) -> tuple[Clustering, NDArray[np.int32], int]:
-    """Group a sample of the patches of chosen images; return its groups, the group of every patch, and its size."""
+    """Cluster a sample of the patches of chosen images; return the clustering, the groups, and the sample size."""
     is_spherical = isinstance(config, SphericalKMeansConfig)
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)
@@ -108,7 +108,7 @@ def _run(
 def _sample(
     patches: PatchSet, chosen: NDArray[np.bool_], max_patches: int, seed: int, *, without_zeros: bool
 ) -> NDArray[np.float32]:
-    """Draw at most ``max_patches`` patches of the chosen images at random; in order."""
+    """Draw at most ``max_patches`` patches of the chosen images at random; return them in stored order."""
     counts = np.diff(patches.offsets())
     numbers = np.flatnonzero(np.repeat(chosen, counts))
     if len(numbers) > max_patches:
@@ -131,7 +131,7 @@ def _assigned(
     scaled: bool,
     is_spherical: bool,
 ) -> NDArray[np.int32]:
-    """(t,) the nearest centroid of each patch; -1 of other images, and of patches without direction."""
+    """Return the (t,) nearest centroids of patches; -1 for those of other images, or without direction."""
 
     def ids_of(block: PatchBlock) -> NDArray[np.int32]:
         ids = np.full(len(block.features), -1, dtype=np.int32)

@@ -1,1 +1,1 @@
-"""What several commands share: inputs, outputs, labels, networks, embedded queries and results."""
+"""Parts that several commands share: inputs, outputs, labels, networks, embedded queries and results."""

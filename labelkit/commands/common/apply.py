@@ -28,6 +28,7 @@ from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 
 Item = TypeVar("Item")
+Part = TypeVar("Part", StoredRows, range)
 Result = TypeVar("Result")
 
 #: Blocks of rows that are one call, so that a call takes seconds.
@@ -75,7 +76,7 @@ def apply_to_rows(
     *,
     numbers_per_row: int = 0,
 ) -> Iterator[Result]:
-    """Apply a function to successive parts of rows, here or as the options say, and yield the results in order.
+    """Apply a function to successive parts of rows, as ``apply_to_parts`` does.
 
     Parts depend on shapes alone and end where blocks of rows do, so results depend neither on where they are made nor
     on the shards of the store. At least one part is given, which may be empty.
@@ -89,13 +90,28 @@ def apply_to_rows(
     """
     step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
     parts = [rows.subset(slice(start, min(start + step, len(rows)))) for start in range(0, max(1, len(rows)), step)]
-    found: dict[StoredRows, Result] = {}
+    return apply_to_parts(function, parts, config, name)
+
+
+def apply_to_parts(
+    function: Callable[[Part], Result], parts: list[Part], config: ProcessesConfig, name: str
+) -> Iterator[Result]:
+    """Apply a function to parts, here or as the options say, and yield the results in order.
+
+    Args:
+        function: of a module, or a ``partial`` of one or of a method; its arguments are sent with each part.
+        parts: rows, or ranges of them.
+        config: where to work.
+        name: for progress, which counts rows.
+    """
+    parts, total = list(parts), sum(map(len, parts))
+    found: dict[Part, Result] = {}
     elsewhere = config.ray_address is not None or min(config.processes, len(parts)) > 1
     results = ((part, function(part)) for part in tuple(parts))
     if elsewhere:
         call = partial(_with_its_share, function)
         results = apply(call, tuple(parts), processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
-    with current_progress().task(name, total=len(rows)) as task:
+    with current_progress().task(name, total=total) as task:
         for part, result in results:
             found[part] = result
             task.advance(len(part))

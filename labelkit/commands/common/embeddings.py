@@ -1,7 +1,7 @@
-"""Rows of a store for a stage: those of a split, with features that are finite, of length 1, or not all zero.
+"""Rows of a store for a command: those of a split, checked to be finite or nonzero, or scaled to length 1.
 
-``--max-memory`` sizes the blocks that work goes through, on the commands that hold more than rows: half of it is for
-rows, a quarter for what is made of a block of them; the rest is for Python, libraries and results.
+``--max-memory`` sets the block sizes of the commands that hold more than rows: half of it is for rows, and a quarter
+for what is computed from a block of them; the rest is for Python, libraries and results.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     """Return the rows of a split of a store; all rows for ``all``.
 
     Args:
-        store: with the split.
-        split: its name, or ``all``.
-        option: that named it, for the error.
+        store: the store.
+        split: name of the split, or ``all``.
+        option: option that names the split, for the error.
 
     Raises:
-        ConfigError: the store has no such split, or no row in it.
+        ConfigError: the store has no such split, or the split is empty.
     """
     if split == "all":
         return np.arange(store.n)
@@ -45,15 +45,15 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 
 
 def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
-    """Check that a store has the rows that an option names; return them.
+    """Check that a store has the rows that an option names; return the rows as a list.
 
     Raises:
-        ConfigError: it has no such row.
+        ConfigError: the store has no such row.
     """
     beyond = [row for row in rows if row >= store.n]
     if beyond:
         problem = f"{store.path} has no row {beyond[0]}; its rows are 0 to {store.n - 1}"
-        raise ConfigError(option, problem, "Choose among these.")
+        raise ConfigError(option, problem, "Choose rows in this range.")
     return list(rows)
 
 
@@ -76,12 +76,12 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
     """Check that embeddings contain no NaN or infinity.
 
     Args:
-        store: where they are from.
-        rows: (n,) of the store.
-        features: (n, d) these rows.
+        store: store of the embeddings.
+        rows: (n,) row numbers in the store.
+        features: (n, d) embeddings of these rows.
 
     Raises:
-        StoreError: there are some.
+        StoreError: some embeddings are not finite.
     """
     bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():
@@ -89,12 +89,12 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
             f"{store.path}:/embeddings",
             f"{int(bad.sum())} embeddings contain NaN or infinite values (first: row "
             f"{int(rows[np.flatnonzero(bad)[0]])})",
-            "Repeat `embed`.",
+            "Run `labelkit embed` again.",
         )
 
 
 def never_negative(store: EmbeddingStore) -> bool:
-    """Return whether all embeddings are >= 0, as those of a network that ends in a ReLU."""
+    """Return whether all embeddings are >= 0, like those of a network that ends in a ReLU."""
     return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.lazy_embeddings, in_blocks=True)))
 
 
@@ -115,13 +115,13 @@ def check_directions(
     """Check that no embedding is all zero, so that each has a direction.
 
     Args:
-        store: where they are from.
-        rows: of the store.
-        features: these rows.
-        remedy: what to do about such rows.
+        store: store of the embeddings.
+        rows: row numbers in the store.
+        features: embeddings of these rows.
+        remedy: what the error recommends.
 
     Raises:
-        StoreError: there are some.
+        StoreError: some embeddings are all zero.
     """
     zero = zero_rows(features)
     if zero.any():
@@ -155,13 +155,13 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
 def bounded_rows(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, held in memory if ``--max-memory`` allows, else read in blocks.
+    """Return rows of a store, held in memory if ``--max-memory`` allows, otherwise read in blocks.
 
     Args:
-        config: the bound.
-        store: whose.
-        rows: (n,) of it.
-        unit: scale to length 1.
+        config: options with the memory limit.
+        store: the store.
+        rows: (n,) row numbers in the store.
+        unit: whether to scale rows to length 1.
 
     Raises:
         StoreError: the rows are not as they were written.

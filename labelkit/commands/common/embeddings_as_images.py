@@ -1,4 +1,4 @@
-"""The rows of a store as what is trained on: their listing, the rows themselves, and what made them."""
+"""The rows of a store as a training data set: their listing, their embeddings, and the model that made them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RowData:
     """Embeddings of a store, used as a training data set.
 
     Attributes:
-        store: where the rows are from.
-        features: (n, d) float32, every row of the store brought to length 1.
-        views: (n, v, d) of views that stand for the rows in training, of any length; ``None``: the rows do.
+        store: the store.
+        features: (n, d) float32, every row of the store scaled to length 1.
+        views: (n, v, d) embeddings of views that replace the rows in training, not scaled; ``None``: train on the rows.
     """
 
     store: EmbeddingStore
@@ -47,12 +47,12 @@ class RowData:
         """Load the embeddings of a store as a training data set.
 
         Args:
-            path: of it.
-            views: whether views that it keeps stand for the rows in training; auto: if there are some.
+            path: path of the store.
+            views: whether stored views replace the rows in training; auto: if the store has any.
 
         Raises:
-            StoreError: it holds something else, is damaged, or has a row or a view without a direction.
-            ConfigError: views are asked for, and it keeps none.
+            StoreError: it is not a store, is damaged, or has a row or a view without a direction.
+            ConfigError: views are required, but the store has none.
         """
         store = open_store(path)
         every = np.arange(store.n, dtype=np.int64)
@@ -97,7 +97,7 @@ class RowData:
 
 
 def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
-    """Return the views of a store, each of which has a direction; ``None``: it keeps none."""
+    """Return the views of a store, after checking that each has a direction; ``None`` if it has none."""
     views = store.view_embeddings
     if views is None:
         if needed:
@@ -139,11 +139,11 @@ def recorded_rows(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
     """Return the model that made the embeddings a run was trained on; ``None`` if it was trained on images.
 
     Args:
-        saved: ``split.json`` of the run.
+        saved: content of ``split.json`` of the run.
         where: its path, for messages.
 
     Raises:
-        CheckpointError: what is recorded cannot be used.
+        CheckpointError: the recorded model cannot be used.
     """
     if "rows" not in saved:
         return None

@@ -1,4 +1,4 @@
-"""Do the scores of an ``evaluate`` command keep the limits that were asked for?"""
+"""Limits on the scores of an ``evaluate`` command: ``--fail-under`` and ``--fail-over``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from labelkit.options.base import nearest
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
 _NAMED_BY = ("result", "split", "classes")
-"""What tells the entries of ``scores`` apart; joined by ``/`` before the name of a score."""
+"""Keys that identify an entry of ``scores``; their values, joined by ``/``, precede the name of a score."""
 _EVERYTHING = "all"
 
 
 def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
     """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
 
-    The mean stands for what was measured with several seeds. Single classes, bins and the like are no scores.
+    Several seeds are represented by their mean. Values of single classes, bins and the like are not scores.
     """
     found = {name: value for name, value in _numbers(values) if score_direction(name)}
     entries = values.get("scores")
@@ -50,7 +50,7 @@ def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str
 
     A full name matches if it ends with the last part and has the other parts anywhere before it.
 
-    Where one of them is of all images and the others are of groups of classes, only that one.
+    If a lone last part fits the score of all images and those of groups of classes, only that of all images matches.
     """
     *parts, own = wanted.split("/")
     found = [name for name in scores if name.split("/")[-1] == own and set(parts) <= set(name.split("/")[:-1])]
@@ -61,7 +61,7 @@ def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str
 def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
     """Compare scores with their limits; return the result with the verdict, and the error if a limit is not met.
 
-    The error is a ``GateError`` if a limit is not kept, a ``ConfigError`` if there is no score of a name.
+    The error is a ``GateError`` if a limit is not met, a ``ConfigError`` if no score has a given name.
     """
     if not (config.fail_under or config.fail_over):
         return result, None
@@ -73,12 +73,12 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
             names = matching_scores(wanted, scores)
             if not names:
                 guess = nearest(wanted, scores)
-                known = f"Scores here: {', '.join(scores)}."
+                known = f"Choose from: {', '.join(scores)}."
                 remedy = f"Did you mean `{guess}`? {known}" if guess else known
-                return result, ConfigError(f"--{rule}", f"{where} gave no score {wanted}", remedy)
+                return result, ConfigError(f"--{rule}", f"{where} has no score {wanted}", remedy)
             for name in names:
                 value = scores[name]
-                # one that is undefined does not pass
+                # an undefined score does not pass
                 passed = value is not None and sign * (value - limit) >= 0
                 checks.append({"score": name, "value": value, "limit": limit, "rule": rule, "passed": passed})
     missed = [check for check in checks if not check["passed"]]

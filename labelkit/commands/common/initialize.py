@@ -1,4 +1,4 @@
-"""Take weights, and only weights, from another run or a file."""
+"""Initialize weights, and nothing else, from another run or a file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BACKBONE = "network.backbone."
 def initialize_from(method: Method[Any], source: Path) -> None:
     """Initialize the weights of a method from a run folder or a weights file.
 
-    A run of the same method with the same classes gives its whole network; any other run, and a file, gives its
-    backbone. What was taken is said.
+    A run of the same method with the same classes provides its whole network; any other run, or a file, provides a
+    backbone. A message reports what was loaded.
 
     Raises:
-        CheckpointError: nothing usable is there.
+        CheckpointError: the source has no usable weights.
         CheckpointMismatch: tensors differ in name or shape.
     """
     backbone = getattr(method.network, "backbone", None)
@@ -47,12 +47,12 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)
         method.on_backbone_taken()
-        taken = "the backbone; the heads start anew"
+        taken = "the backbone; the heads start from scratch"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
 
 
 def _take_whole(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
-    """Take all tensors, if they are those of the method; say so."""
+    """Load all tensors if they match the method, and return what was loaded, otherwise ``None``."""
     try:
         load_model_state(method, tensors, where)
     except CheckpointMismatch:
@@ -67,7 +67,7 @@ def without_weights(config: RunConfig) -> RunConfig:
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Report which tensors of a weights file were loaded, missing or not needed."""
+    """Show which tensors of a weights file were loaded, missing or not needed."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:

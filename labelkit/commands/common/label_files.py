@@ -1,6 +1,6 @@
-"""Labels that a CSV or a result gives to the images of a store or of a data set.
+"""Labels of a CSV or a result for the images of a store or of a data set.
 
-The one place that says which image such a label is of. Paths in a CSV follow ``labelkit.data.path_rule``.
+Only this module matches such labels to images. Paths in a CSV follow ``labelkit.data.path_rule``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import image_folder
 from labelkit.data.path_rule import SHOWN, escaped_path, find_paths, similar_path_hint
-from labelkit.data.tables import read_label_csv
+from labelkit.data.tables import read_label_csv, read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import escape_name, needs_escape
@@ -30,9 +30,9 @@ class LabeledImages:
     """Images that the labels of a file are matched to.
 
     Attributes:
-        where: how messages call them.
+        where: name of the images in messages.
         sample_ids: n ids.
-        root: folder of the files; ``None``: not known.
+        root: folder of the files; ``None``: unknown.
     """
 
     where: str
@@ -49,8 +49,8 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
     """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
 
     Raises:
-        ConfigError: the name is that of a file and of a result.
-        DatasetError: it is that of neither.
+        ConfigError: the name fits both a file and a result.
+        DatasetError: the name fits neither.
     """
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
     is_there = could_be and option.name in list_results(store)
@@ -74,7 +74,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
     """Read the labels that are stored as a result of a store, given the name of the result.
 
     Raises:
-        StoreError: there is none of this name, or it holds something else.
+        StoreError: the store has no such result, or it does not contain labels.
     """
     result = read_result(store, name)
     missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
@@ -91,10 +91,10 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
     """Read labels from a CSV file; return them by position of their image, in the order of the file.
 
     Raises:
-        DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
+        DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
     """
     if path.suffix == ".h5":
-        remedy = "Write labels of a store as a CSV: `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
+        remedy = "Pass a CSV; write one with `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, tell=current_progress().message)
     return match_label_paths(path, texts, images)
@@ -126,7 +126,9 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     for name, text in texts.items():
         place = places[name]
         if placed.setdefault(place, text) != text:
-            problem = f"{name!r} is {text!r}, but as {first[place]!r} the same image is {placed[place]!r}"
+            problem = (
+                f"{name!r} is labeled {text!r}, but {first[place]!r}, the same image, is labeled {placed[place]!r}"
+            )
             raise DatasetError(str(path), problem, "Write a single label for each image.")
         first.setdefault(place, name)
     return placed
@@ -135,3 +137,15 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
     """Return the keys that identify images: the SHA-256 digests of their files, or their ids if unknown."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]
+
+
+def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
+
+    Raises:
+        DatasetError: the file cannot be read, or a path names several images.
+    """
+    if table is None:
+        return set()
+    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
+    return set(places.values())

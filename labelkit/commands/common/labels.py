@@ -1,7 +1,7 @@
-"""Which rows of a store have a label that may be used: the store's own, those of a result or a file, or a draw of them.
+"""Labels of a store that may be used: the store's own, those of a result or a file, or a draw of them.
 
-The one place that answers this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``, and says where
-the images contradict labels.
+Only this module decides this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``; it also warns
+if the images contradict the labels.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class UsableLabels:
     """Labels that a command may use, and the true labels, which only reports may use.
 
     Attributes:
-        labels: (m,) int64 class, -1 = none that may be used.
+        labels: (m,) int64 class, -1 = no usable label.
         truth: (m,) int64 class, -1 = unknown.
         class_names: names of the classes: those of the store, then others of the file or result.
-        where: file that the labels are from, for messages.
-        source: where they are from, for the parameters of a result: empty for the store's own.
+        where: file of the labels, for messages.
+        source: origin of the labels, for the parameters of a result; empty for the store's own.
     """
 
     labels: NDArray[np.int64]
@@ -61,22 +61,22 @@ def labels_to_use(
 ) -> UsableLabels:
     """Return the labels that a command may use for some rows, from the store and ``--labels``, if there are any.
 
-    A file adds to the labels of the store that training may use; where both have one, the file's counts, and a message
-    says of how many images they differ. A result of this store stands alone, since ``labelkit label`` began it with the
-    labels of the store, or was told not to. If training may use no label of the store, and none of its classes is among
-    those given (its own are years or places, say), there is no truth here, and the classes are those given.
+    A file adds to the labels of the store that training may use; where both label an image, the file takes precedence,
+    and a warning gives the number of differences. A result of this store is used alone, since ``labelkit label`` has
+    started it from the labels of the store, unless disabled. If training may use no label of the store, and no given
+    label is of its classes (its own are years or places, say), truth is unknown, and the classes are the given ones.
 
     Args:
         option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, or None for the store's own.
         store: the store.
-        rows: (m,) of it.
+        rows: (m,) row numbers in the store.
         label_column: header of the column of labels of a CSV; None for the usual one.
         own_labels: False leaves out the labels of the store.
 
     Raises:
         DatasetError: a file cannot be used, or names images that are not in the store.
-        StoreError: the result is not there, or holds something else.
-        ConfigError: the name is that of a file and of a result, or a column is named where there is no CSV.
+        StoreError: the result does not exist, or does not contain labels.
+        ConfigError: the name fits both a file and a result, or a column is named without a CSV.
     """
     truth = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
@@ -111,18 +111,18 @@ def labels_to_use(
 def _apart(
     labels: NDArray[np.int64], class_names: tuple[str, ...], truth: NDArray[np.int64], store: EmbeddingStore
 ) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
-    """Drop truth and classes of a store that are of another kind than given labels, and must not be used either."""
+    """Drop unusable truth and classes of a store that share no class with the given labels."""
     used = np.unique(labels[labels >= 0])
     usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
     if usable or not {class_names[label] for label in used.tolist()}.isdisjoint(store.class_names):
         return labels, class_names, truth
-    place = np.full(len(class_names) + 1, -1, dtype=np.int64)  # the last for -1
+    place = np.full(len(class_names) + 1, -1, dtype=np.int64)  # the last entry is for -1
     place[used] = np.arange(len(used))
     return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
 
 
 def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Fill in missing labels from the store's own; where both exist and differ, keep the given label and warn."""
+    """Fill in missing labels from ``own``; where both exist and differ, keep the given label and warn."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
         current_progress().warning(
@@ -134,8 +134,8 @@ def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, 
 def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
     """Return the store with its labels replaced wherever ``--labels`` gives one.
 
-    For commands that show labels or judge by them. All known labels of the store stay, unless they are of another kind;
-    see ``labels_to_use``.
+    For commands that display labels or evaluate with them. Other known labels of the store stay, unless they share no
+    class with the given ones; see ``labels_to_use``.
 
     Raises:
         As ``labels_to_use``.
@@ -159,7 +159,7 @@ def listing_with_labels(
         dataset: the listing.
         option: a CSV file.
         label_column: header of the column of labels of a CSV; None for the usual one.
-        own: what becomes of the labels of the data set: dropped, kept as truth that training must not use, or kept.
+        own: what happens to the data set's labels: dropped, kept as truth that training must not use, or kept.
 
     Raises:
         As ``read_csv_labels``.
@@ -201,8 +201,8 @@ def network_saw_labels(
 
     Args:
         store: the store.
-        rows: (m,) of it.
-        labels: (m,) of these rows, -1 = none.
+        rows: (m,) row numbers in the store.
+        labels: (m,) labels of these rows, -1 = none.
     """
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
@@ -213,9 +213,9 @@ def network_saw_labels(
 def similar_names(name: str, known: Iterable[str]) -> str | None:
     """Find the known class name that a name is likely a typo of; return ``None`` if there is none.
 
-    The same letters and digits in another case or with other signs between; or, from four letters on, one that differs
-    by a slip (two letters in each other's place, or a similarity of 0.85 or more by difflib). Names whose digits differ
-    are never slips of each other.
+    It has the same letters and digits in another case or with other characters between them; or, from four letters on,
+    differs by a slip (two neighboring letters swapped, or a difflib similarity of at least 0.85). Names whose digits
+    differ are never slips of each other.
     """
 
     def plain(text: str) -> str:
@@ -250,7 +250,7 @@ def number_labels(
 
 
 def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the labels of all rows that may be used, in the numbers of the store, and all class names."""
+    """Return the usable labels of all rows, numbered as in the store, and all class names."""
     theirs: list[str] = list(result.arrays["class_names"])
     names = (*class_names, *(name for name in theirs if name not in set(class_names)))
     number = {name: label for label, name in enumerate(names)}
@@ -261,7 +261,7 @@ def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.in
 
 
 _MOST_LABELS = 3000
-#: Fewer labels do not tell chance from agreement.
+#: With fewer labels, agreement cannot be distinguished from chance.
 _FEWEST_LABELS = 10
 
 
@@ -271,16 +271,16 @@ def label_agreement_warning(
     """Return a warning if nearest neighbors share a label no more often than by chance, else ``None``.
 
     Args:
-        rows_at: the rows at some places.
-        labels: (n,), -1 = none; of more than 3,000 labels, so many are drawn.
-        seed: of that draw.
+        rows_at: function that returns the rows at some positions.
+        labels: (n,), -1 = none; of more than 3,000 labels, 3,000 are drawn.
+        seed: seed of that draw.
     """
     places = np.flatnonzero(labels >= 0)
     if len(places) > _MOST_LABELS:
         places = np.sort(keyed_generator(seed, "label agreement").permutation(places)[:_MOST_LABELS])
     known = labels[places]
     _, own, counts = np.unique(known, return_inverse=True, return_counts=True)
-    others = counts[own] - 1  # with the same label
+    others = counts[own] - 1  # other rows with the same label
     asked = others > 0
     count = int(asked.sum())
     if count < _FEWEST_LABELS or len(counts) < 2:

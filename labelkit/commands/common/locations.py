@@ -1,7 +1,7 @@
-"""Where models and images were last seen on this machine; kept in the user's cache, never in a store.
+"""Where models and images were last seen on this machine; recorded in the user's cache, never in a store.
 
 A store names its model by fingerprint and holds no path, so that the same input gives the same bytes everywhere.
-These records only say where to look; what is found there is checked before it is used.
+These records only say where to look; files found there are checked before use.
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; this file is ignored, and the next embed rewrites it")
+        current_progress().warning(f"{error}; this file is ignored, and the next `labelkit embed` rewrites it")
         return None

@@ -1,4 +1,4 @@
-"""The network that a stage embeds with: from a run, from a backbone's name, or as a store recorded it."""
+"""The network that a command embeds with: from a run, from a backbone's name, or as a store recorded it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _RANDOM: Final = "random:"
-# Between the sources of networks side by side.
+# Separator of the sources of networks side by side.
 _AND: Final = " + "
 
 
@@ -61,11 +61,11 @@ class EmbeddingNetwork:
     Attributes:
         network: in evaluation mode, on the CPU.
         view: how an image is prepared.
-        source: file or folder name of the weights, or how they came about.
+        source: file or folder name of the weights, or how they were made.
         weights_sha256: digest of the weights file; empty if there is none.
         location: where the weights are on this machine, if they are in a file.
-        run_split: ``split.json`` of the run, if it is one.
-        weights: fingerprint of all weights, where they are not those of ``network`` alone.
+        run_split: content of ``split.json``, if the network is from a run.
+        weights: fingerprint of all weights, if they are not those of ``network`` alone.
         trained_labels: see ``ModelIdentity``.
     """
 
@@ -119,9 +119,9 @@ class TrainedRun:
     Attributes:
         folder: the run folder.
         config: its options.
-        method: built again; its network is in evaluation mode, on the CPU.
-        checkpoint: where the weights are from.
-        saved: ``split.json``.
+        method: the rebuilt method; its network is in evaluation mode, on the CPU.
+        checkpoint: the checkpoint of the weights.
+        saved: content of ``split.json``.
     """
 
     folder: Path
@@ -137,9 +137,9 @@ class TrainedRun:
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return which images' labels a run was trained with, as ``ModelIdentity.trained_labels`` has them."""
+    """Return which images' labels a run was trained with, in the form of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
-    # an earlier version wrote names alone
+    # an earlier version wrote only names
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
@@ -168,7 +168,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
     Args:
         config: the options.
         in_channels: 1 or 3.
-        whole: one embedding for an image is all that is wanted, so that ``auto`` may take several networks.
+        whole: only one embedding per image is needed, so that ``auto`` may use several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -206,10 +206,10 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
 
 
 def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Make a network embed by the class tokens of its last blocks; return it unchanged for the last block alone.
+    """Make a network embed with the class tokens of its last blocks; return it unchanged for the last block alone.
 
     Raises:
-        ConfigError: it has no such blocks.
+        ConfigError: the network has no such blocks.
     """
     if last_blocks == 1 and not mean_patch:
         return model
@@ -218,26 +218,26 @@ def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch:
 
 
 def _best_backbone(*, fetch: bool, several: bool) -> str:
-    """Choose the best backbone whose weights are at hand, and say so.
+    """Choose the best backbone with weights on this machine, and show a message about the choice.
 
     Args:
-        fetch: name one to fetch if there are none.
-        several: networks side by side are no less welcome.
+        fetch: whether to return a backbone to fetch if there are none.
+        several: whether networks side by side may be chosen.
 
     Raises:
-        ConfigError: there are none, and none may be fetched.
+        ConfigError: there are no weights, and none may be fetched.
     """
     name = best_available(several=several)
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
             f"backbone {name}: both networks have weights on this machine, so both are used, which takes about three "
-            f"times as long as {first} alone (to use only this one: --backbone {first})"
+            f"times as long as {first} alone (to use only this network: --backbone {first})"
         )
         return name
     if name is not None:
         current_progress().message(
-            f"backbone {name}: the best with weights on this machine (to use another: --backbone NAME)"
+            f"backbone {name}: the best network with weights on this machine (to use another: --backbone NAME)"
         )
         return name
     if fetch:
@@ -288,7 +288,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
 def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
     """Return a joint fingerprint of the model that made embeddings and a head on top; empty if the model's is unknown.
 
-    It is the same whether images went through both, or rows of a store through the head.
+    It is the same whether images passed through both, or rows of a store through the head.
     """
     if not rows.weights_fingerprint:
         return ""
@@ -305,7 +305,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     Raises:
         CheckpointError: it is neither, or it is damaged.
     """
-    # Only a run needs the trainer; a bare backbone is ready sooner without it.
+    # Only a run needs the trainer; without this import, a bare backbone loads faster.
     from labelkit.commands.common.initialize import without_weights
     from labelkit.commands.common.training_data import restore_info
 
@@ -314,7 +314,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     if checkpoint.is_file():
         raise CheckpointError(
             str(checkpoint),
-            "is a file and not a run folder, so its network is unknown",
+            "is a file, not a run folder, so its network is unknown",
             "Pass the run folder, or `--backbone NAME --weights FILE`.",
         )
     is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
@@ -350,7 +350,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     # all weights come from the checkpoint, so nothing is fetched to build the network
     try:
         config = spec.config.model_validate(own)
-    except ValueError as error:  # of pydantic: the code of the method is another one
+    except ValueError as error:  # from pydantic: the code of the method has changed
         problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
         raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
     method = spec.load()(without_weights(config), info)
@@ -368,12 +368,12 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
     """Load the network that a store was embedded with.
 
     Args:
-        model: what the store recorded.
-        checkpoint: where to look; default: where it was last seen on this machine, then ``runs/``.
+        model: the model that the store recorded.
+        checkpoint: where to look; default: where the model was last seen on this machine, then ``runs/``.
 
     Raises:
-        CheckpointError: it cannot be found.
-        Mismatch: what is there has other weights.
+        CheckpointError: the network cannot be found.
+        Mismatch: the network found there differs.
     """
     found = _find_recorded(model, checkpoint)
     joined = joined_layer(model.layer)
@@ -394,7 +394,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
-            f"the embeddings were imported; too little is known of their model ({model.name}) to embed images with it",
+            f"the embeddings were imported; too little is known about their model ({model.name}) to embed images",
             "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
@@ -404,7 +404,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
 
     def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
-        # as the rows were made, whatever it is by default now
+        # the ratio that the rows were made with, regardless of the current default
         return _named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
@@ -416,7 +416,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if model.source.startswith(_RANDOM):
         return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
-    # where it was last seen, and where a run named run/step lies if it was trained from here
+    # where it was last seen, and where a run named run/step is if it was trained from this folder
     run, _, step = model.source.rpartition("/")
     usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
     for candidate in (find_model(model.weights_fingerprint), usual):
@@ -457,8 +457,8 @@ def _recorded_side_by_side(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
-        problem = f"is one file or run, but the store was embedded with {len(names)} networks side by side"
-        raise CheckpointError(str(checkpoint), problem, "Remove it: published weights are found by their names.")
+        problem = f"is a single file or run, but the store was embedded with {len(names)} networks side by side"
+        raise CheckpointError(str(checkpoint), problem, "Remove --checkpoint: published weights are found by name.")
     is_random = model.source.startswith(_RANDOM)
     seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
     sources = [""] * len(names) if is_random else model.source.split(_AND)
@@ -490,7 +490,7 @@ def _named_backbone(
         crop="center",
         interpolation="bilinear" if backbone.info.interpolation == "bilinear" else "bicubic",
     )
-    # convolutions of the CPU are twice as fast so, and every command that embeds with a backbone comes through here
+    # channels-last makes CPU convolutions twice as fast; every command that embeds with a backbone uses this function
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
         view,
@@ -529,7 +529,7 @@ def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> 
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
-        DatasetError: it cannot be read.
+        DatasetError: the image cannot be read.
         ResourceError: no such device.
     """
     place = compute_device(device)

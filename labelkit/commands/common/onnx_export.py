@@ -1,4 +1,4 @@
-"""A network as ONNX: for the next quick start of ``predict`` and ``retrieve``, and for other programs."""
+"""Export of networks as ONNX: for a faster start of later ``predict`` and ``retrieve``, and for other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import ModelIdentity
 
 LEAST_COSINE = 0.99999
-"""Between embeddings by torch and by ONNX Runtime, of each image that they are compared on."""
+"""Minimum cosine between the embeddings of torch and of ONNX Runtime, for each compared image."""
 
 _CHECKED = 8
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -45,11 +45,11 @@ def missing_packages() -> list[str]:
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export the network of a store to the ONNX cache, unless it is there or cannot be exported.
+    """Export the network of a store to the ONNX cache, unless it is cached or cannot be exported.
 
     Args:
-        network: on the CPU.
-        model: what the store recorded of it.
+        network: the network, on the CPU.
+        model: its record in the store.
     """
     if isinstance(network, PixelNetwork) or not has_onnx() or missing_packages():
         return
@@ -78,11 +78,11 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
     """Export a network as an ONNX model from normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
     Args:
-        network: on the CPU, in evaluation mode.
+        network: the network, on the CPU, in evaluation mode.
         notes: metadata of the model.
 
     Raises:
-        NotExported: torch cannot export it, it does not run for any number of images, or its embeddings differ.
+        NotExported: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.
     """
     spec = network.input_spec
     shape = (2, spec.channels, spec.size, spec.size)
@@ -90,7 +90,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
     level = logger.level
     logger.setLevel(logging.ERROR)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter's own parts
+        warnings.simplefilter("ignore")  # from the exporter's own code
         path = Path(folder) / "network.onnx"
         try:
             with torch.no_grad():
@@ -118,7 +118,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
         content = proto.SerializeToString()
     try:
         least = _least_cosine(network, OnnxNetwork(content))
-    except Exception as error:  # the run time's errors have no class in common
+    except Exception as error:  # errors of the runtime have no common class
         raise NotExported(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
     if not least >= LEAST_COSINE:
         raise NotExported(f"its embeddings differ from those of torch (cosine {least:.6f})")
@@ -126,7 +126,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
 
 
 def _least_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
-    """Smallest cosine between the embeddings of both, over smooth random images, all at once and one alone."""
+    """Compute the smallest cosine between the embeddings of both for smooth random images, in a batch and alone."""
     spec = network.input_spec
     generator = np.random.default_rng(0)
     coarse = generator.normal(size=(_CHECKED, spec.channels, 4, 4))

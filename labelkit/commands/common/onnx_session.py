@@ -1,7 +1,7 @@
-"""Embed a few images without torch, by the network of a store as ONNX; the one import of its run time.
+"""Embed a few images without torch, by the network of a store as ONNX; the only module that imports ONNX Runtime.
 
-What is in the cache was made, and compared with torch, by ``onnx_export``. Images are prepared by Pillow and NumPy, to
-the same pixels as elsewhere.
+``onnx_export`` fills the cache, and compares each network with torch. Pillow and NumPy prepare images here, to the
+same pixels as elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from labelkit.store.embeddings import ModelIdentity
 
 DECODER: Final = "labelkit-1"
 _BATCH: Final = 32
-#: Images that a network on a GPU is not worth its start for.
+#: For at most this number of images, a network on a GPU is not worth its startup time.
 _FEW: Final = 256
 
 
@@ -34,8 +34,8 @@ class OnnxNetwork:
     """Embedding network that runs in ONNX Runtime.
 
     Args:
-        content: of the file, or its path.
-        threads: of the processor; ``None``: as many as it has cores.
+        content: content or path of the ONNX file.
+        threads: number of CPU threads; ``None``: one per core.
     """
 
     def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
@@ -88,11 +88,11 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
 
 
 def cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
-    """Load the network of a store from the ONNX cache; ``None`` if it is not there or ONNX Runtime is missing.
+    """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing.
 
     Args:
-        model: what the store recorded of it.
-        threads: of the processor; ``None``: as many as it has cores.
+        model: its record in the store.
+        threads: number of CPU threads; ``None``: one per core.
     """
     record = onnx_record(model) if has_onnx() else None
     path = onnx_folder() / f"{onnx_name(model)}.onnx"
@@ -105,9 +105,9 @@ def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
     """Return whether the options allow embedding without torch.
 
     Args:
-        count: of images.
-        checkpoint: that was named; it is compared with the store, which needs torch.
-        device: that was asked for.
+        count: number of images.
+        checkpoint: ``--checkpoint``; comparing it with the store needs torch.
+        device: ``--device``.
     """
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
 
@@ -147,11 +147,11 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
 
     Args:
         images: the listing.
-        row: of it.
+        row: row of the image in it.
         record: ``preprocess`` of a store.
 
     Raises:
-        BadImage: it cannot be read.
+        BadImage: the image cannot be read.
     """
     size, channels = int(record["size"]), int(record["channels"])
     kind: Channels = 1 if channels == 1 else 3

@@ -1,7 +1,7 @@
-"""What a command reads and writes: looked at here for every command, before any work and before torch is imported.
+"""Checks of what every command reads and writes, before any work and before torch is imported.
 
-An output is never a file that the command reads, never lies in a folder that labelkit keeps itself, and never replaces
-a file of another kind, with or without ``--overwrite``.
+An output is never a file that the command reads, is never in a folder that labelkit manages, and never replaces a file
+of another kind, with or without ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 4096
 _KEPT = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
 PNG_MARK = "labelkit"
-"""What the field ``Software`` of our pictures says, so that no photo is taken for one of them."""
+"""Value of the field ``Software`` of our pictures, so that no photo is mistaken for one of them."""
 
 HTML_MARK = '<meta name="generator" content="labelkit'
 
@@ -44,23 +44,23 @@ _SAID = {
     "export": "an export",
 }
 OUTPUT_KINDS = frozenset({*_SAID, "folder"})
-"""What a field that names an output may say that it ``makes``; see ``labelkit.options.base.option``."""
+"""Values of ``makes`` for a field that names an output; see ``labelkit.options.base.option``."""
 
 
 _TOLD_BY_THE_STAGE = ("datasets", "status")
-"""Commands whose answer is what is there and what is not."""
+"""Commands that report missing files themselves."""
 
 
 def check_inputs(config: StageConfig) -> None:
     """Check that stores, runs and data sets exist, before any work and before importing torch.
 
-    Stages look again, and closer: they may be called without this.
+    Commands check again in more detail, since they may be called without this.
 
     Raises:
-        NotAStore: there is no file that ``--index`` names.
-        CheckpointError: nothing is where ``--checkpoint`` says.
-        DatasetError: ``--dataset`` is no named set, and no folder or CSV that exists; or, without images of one object,
-            ``--scene-dataset``.
+        NotAStore: the file of ``--index`` does not exist.
+        CheckpointError: the path of ``--checkpoint`` does not exist.
+        DatasetError: ``--dataset``, or ``--scene-dataset`` without images of one object, is neither a named set nor an
+            existing folder or CSV.
     """
     if config.command[0] in _TOLD_BY_THE_STAGE:
         return
@@ -81,8 +81,8 @@ def check_outputs(config: StageConfig) -> None:
     """Check that all output files and folders can be written, before any work.
 
     Raises:
-        OutputExistsError: it is there, and is not to be replaced.
-        ConfigError: it is an input, of another kind, or in a folder of labelkit's own.
+        OutputExistsError: an output exists and may not be replaced.
+        ConfigError: an output is an input, of another kind, or in a folder that labelkit manages.
     """
     for name, field in type(config).model_fields.items():
         value, makes = getattr(config, name), field_extra(field, "makes")
@@ -94,11 +94,11 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     """Check that an output file can be written, before any work.
 
     Args:
-        config: of the command; what it names otherwise is an input.
-        path: of the file.
+        config: options of the command, with its inputs and other outputs.
+        path: path of the file.
         makes: one of ``OUTPUT_KINDS``.
-        option: that names it.
-        others: options that lead to another name, too.
+        option: option that names the file.
+        others: further options that lead to another name.
 
     Raises:
         OutputExistsError, ConfigError: see ``check_outputs``.
@@ -128,10 +128,10 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
-    """Refuse to replace what is no earlier output of the same kind.
+    """Refuse to replace a file that is not an earlier output of the same kind.
 
     Raises:
-        ConfigError: it is an input, or something else.
+        ConfigError: the file is an input, or of another kind.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -149,7 +149,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
 
 
 def _fits(path: Path, makes: str) -> bool:
-    """Say whether a file is like an earlier output: HDF5 of that format, our picture, or text that begins like it."""
+    """Return whether a file resembles an earlier output: HDF5 of that format, our picture, or text that begins so."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
@@ -174,7 +174,7 @@ def _fits(path: Path, makes: str) -> bool:
 
 
 def _is_format(path: Path, wanted: str) -> bool:
-    """Return whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
+    """Return whether an HDF5 file has the wanted format, or is so damaged that it may have had it."""
     from labelkit.store.reader import open_file  # numpy loads here
 
     try:
@@ -194,7 +194,7 @@ def _named(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Yield the paths in the value of an option; a text may be one, as that of ``--dataset``."""
+    """Yield the paths in the value of an option; a string may be a path, as for ``--dataset``."""
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(item, Path):
             yield item
@@ -206,13 +206,13 @@ def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **p
     """Check that a result can be stored under its name, before any work.
 
     Args:
-        config: of the command; ``result`` is the name, ``None``: nothing is kept.
+        config: options of the command; ``result`` is the name, ``None``: nothing is stored.
         store: the store.
-        kind: of the result.
-        params: those of its parameters that are known; see ``check_new_result``.
+        kind: kind of the result.
+        params: known parameters of the result; see ``check_new_result``.
 
     Raises:
-        OutputExistsError: a result has the name, and another command or other options made it.
+        OutputExistsError: a result of this name was made by another command or with other options.
     """
     from labelkit.store.results import check_new_result
 
@@ -228,17 +228,17 @@ def store_scores(
     params: Mapping[str, object],
     gallery_digest: str = "",
 ) -> tuple[Path, ...]:
-    """Store scores next to a store as a result of kind ``evaluation``, if the options ask for it.
+    """Store scores next to a store as a result of kind ``evaluation``, if ``--result`` requests it.
 
     Args:
-        config: of the command.
-        store: that was scored.
-        values: what ``--json`` says; the store is named without its folder.
-        params: of the result.
-        gallery_digest: of another store that was looked up.
+        config: options of the command.
+        store: the evaluated store.
+        values: values of ``--json``; stores are recorded without their folder.
+        params: parameters of the result.
+        gallery_digest: content digest of another store that was searched.
 
     Raises:
-        OutputExistsError, ResourceError: it cannot be written.
+        OutputExistsError, ResourceError: the result cannot be written.
     """
     from labelkit.commands.common.results import jsonable
     from labelkit.store.commit import canonical_json

@@ -1,4 +1,4 @@
-"""Patches while a data set is embedded: which are kept, where they are in their image, pieces of them as they fill."""
+"""Patches of images during embedding: which are stored, where they are in their image, and writing them in pieces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, in
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
-        ConfigError: the images are too small for it.
+        ConfigError: the images are too small for the network.
     """
     weight = next(network.parameters(), None)
     device = "cpu" if weight is None else weight.device
@@ -41,12 +41,12 @@ def plan_patches(
     """Plan which patch features to store next to the embeddings of images.
 
     Raises:
-        ConfigError: more patches wanted than an image has.
+        ConfigError: more patches are requested than an image has.
     """
     rows, columns, dim = shape
     if config.patches_per_image is not None and config.patches_per_image > rows * columns:
-        problem = f"{config.patches_per_image} patches were requested, but images have only {rows} x {columns}"
-        raise ConfigError("--patches-per-image", problem, "Request fewer, or remove the option to store all.")
+        problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
+        raise ConfigError("--patches-per-image", problem, "Request fewer, or remove this option to store all.")
     return PatchPlan(
         rows=plan,
         layer=network.patch_identity["layer"],
@@ -61,14 +61,14 @@ def plan_patches(
 def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
     """Return the region of each original image that the network sees: (m, 4) left, top, right, bottom in pixels.
 
-    ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans what the network sees, from edge to edge.
+    ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans this region from edge to edge.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
     return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Choose random patches to keep of each image: (m, c) sorted cells that depend only on seed and row."""
+    """Draw the patches to store of each image: (m, c) sorted cells that depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
@@ -80,9 +80,9 @@ class PatchCollector:
     """Collector of patch features that takes the batches of a store's part in order and commits each complete piece.
 
     Args:
-        run: where pieces go.
-        part: of the store.
-        view: of the images.
+        run: run that the pieces are written to.
+        part: number of the part of the store.
+        view: view of the images.
     """
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
@@ -94,10 +94,10 @@ class PatchCollector:
         """Add the patch features of a batch, and commit the piece that it completes.
 
         Args:
-            batch: as it was loaded.
-            keep: (m,) its images that could be read.
-            maps: (b, rows, cols, d) patch features of all of them.
-            where: what it is of, for messages.
+            batch: the loaded batch.
+            keep: (m,) its readable images.
+            maps: (b, rows, cols, d) patch features of all its images.
+            where: what the batch is from, for messages.
 
         Raises:
             DivergenceError: a feature is NaN or infinite.
@@ -115,7 +115,7 @@ class PatchCollector:
             )
         if plan.is_sampled:
             flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
-        # cast where it is quick; a number too large for the type is found by the run
+        # cast here, where it is fast; the run reports a number that is too large for the type
         overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.image_sizes is not None

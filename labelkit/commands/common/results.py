@@ -1,4 +1,4 @@
-"""What a stage hands back: numbers for a program, paths for a pipe, tables for a person."""
+"""Results of commands: values for programs, paths for pipes, tables for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Table:
     """Table that a command shows to people.
 
     Attributes:
-        title: what the rows are; may be empty.
+        title: description of the rows; may be empty.
         columns: one heading per column.
         rows: cells, as many per row as columns.
     """
@@ -43,10 +43,10 @@ class SimpleResult:
     Attributes:
         values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".
         paths: files and folders that were made, the most important first.
-        shown: what a person wants to see first.
-        unchanged: whether the paths were there already, with the same content.
-        text: what stands in place of the tables; may be empty.
-        fault: what is wrong, and ends the command after its result was shown.
+        shown: tables for people, the most important first.
+        unchanged: whether the paths existed already, with the same content.
+        text: text shown in place of the tables; may be empty.
+        fault: error that ends the command after its result is shown.
     """
 
     values: dict[str, object]
@@ -65,7 +65,7 @@ def jsonable(value: object) -> object:
     """Convert a value to JSON types: paths to text, NaN and infinity to null, tuples and arrays to lists.
 
     Raises:
-        TypeError: a value that JSON does not know.
+        TypeError: the value has no JSON type.
     """
     if value is None or isinstance(value, str | bool | int):
         return value

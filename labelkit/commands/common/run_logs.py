@@ -1,4 +1,4 @@
-"""What a run logged: the series of its ``metrics.jsonl``, by name."""
+"""Logged metrics of a run: the series of its ``metrics.jsonl``, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelkit.files import parse_object, read_bytes
 from labelkit.training.run_dir import METRICS, read_run_config
 
 _CLOCK = ("epoch", "step", "kind")
-# what is drawn unless names are asked for
+# metrics that are drawn by default
 MAIN_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
 
 
@@ -24,7 +24,7 @@ class Series:
 
     Attributes:
         kind: ``epoch``: one value per epoch; ``step``: one per logged step.
-        steps: (n,) optimizer updates done.
+        steps: (n,) number of optimizer updates.
         epochs: (n,) the same in epochs; NaN if no epoch was finished.
         values: (n,) NaN where none could be logged.
     """
@@ -48,7 +48,7 @@ def read_log(folder: Path, name: str) -> Logged:
     """Read the logged metrics of a training run.
 
     Raises:
-        CheckpointError: the folder is no run, or its log is missing, empty or damaged.
+        CheckpointError: the folder is not a run, or its log is missing, empty or damaged.
     """
     if not folder.exists():
         raise CheckpointError(str(folder), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -62,7 +62,7 @@ def read_log(folder: Path, name: str) -> Logged:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore the file.") from error
     records = []
     for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):  # a run that is being written, or was killed in the middle of a line
+        if not line.endswith(b"\n"):  # the run is being written, or was killed in the middle of a line
             break
         records.append(_record(line, path, number))
     if not records:
@@ -85,12 +85,12 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
             raise ValueError("contains text instead of a number")
     except ValueError as error:
-        raise CheckpointError(f"{path}:{number}", "is not a line written by training", "Restore the file.") from error
+        raise CheckpointError(f"{path}:{number}", "is not a line that training wrote", "Restore the file.") from error
     return record
 
 
 def _in_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
-    """Place steps between the ends of epochs; after the last one, as long as it was."""
+    """Convert steps to epochs by interpolation; after the last epoch, epochs are assumed to be as long as it."""
     if not ends:
         return np.full(len(steps), np.nan)
     epochs = [0, *sorted(ends)]

@@ -1,4 +1,4 @@
-"""What ``retrieve`` looks up: rows of the store, rows of another store, or images that are embedded first.
+"""Queries of ``retrieve``: rows of the store, rows of another store, or images that are embedded first.
 
 Only images need the model, and only they load torch.
 """
@@ -33,13 +33,13 @@ class Queries:
     """Embedded queries of a search.
 
     Attributes:
-        names: (q,) as shown.
+        names: (q,) names as shown.
         embeddings: (q, d) float32.
-        sha256: (q, 32) uint8, of the image files; ``None``: not known, of rows imported without images.
+        sha256: (q, 32) uint8 digests of the image files; ``None``: unknown, for rows imported without images.
         labels: (q,) class names, ``None`` where unknown.
-        rows: (q,) int64, rows of the store that is searched, -1 for others.
-        skipped: (name, reason) of what could not be looked up.
-        images: what they are images of, if they are image files.
+        rows: (q,) int64, rows of the searched store, -1 for other queries.
+        skipped: (name, reason) of each query that cannot be searched for.
+        images: data set of the queries, if they are image files.
         image_rows: (q,) int64, rows of ``images``.
     """
 
@@ -74,7 +74,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
         listing: options of ``load_dataset``.
 
     Raises:
-        DatasetError: it does not exist, is no image, or the folder holds none.
+        DatasetError: the path does not exist, or is neither an image nor a folder of images.
     """
     if is_folder(query):
         return load_dataset(str(query), data_root=query, **listing)
@@ -87,7 +87,7 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     """Use rows of the searched store as queries.
 
     Raises:
-        ConfigError: there is no such row, or one is all zero where directions are compared.
+        ConfigError: a row does not exist, or all rows are zero where directions are compared.
     """
     check_rows(store, rows, "--query-rows")
     return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
@@ -97,7 +97,7 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
     """Use all rows of another store of the same model as queries.
 
     Raises:
-        StoreError: it cannot be used.
+        StoreError: the other store cannot be used.
         Mismatch: another model, or the same one used differently, made it.
         ConfigError: all of its rows are zero where directions are compared.
     """
@@ -107,7 +107,7 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
         raise Mismatch(
             str(query),
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
-            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with it.",
+            f"Embed the queries with {index.model.name} from {index.model.source}, as this store was.",
         )
     return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
@@ -145,13 +145,13 @@ def checked_patch(patch: Sequence[int], grid: tuple[int, int], name: str) -> tup
     """Return the row and column of a patch of an image, given by ``--patch``.
 
     Raises:
-        ConfigError: it is outside of the grid of patches.
+        ConfigError: the patch is outside of the grid of patches.
     """
     row, column = patch
     rows, columns = grid
     if row >= rows or column >= columns:
-        problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
-        raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
+        problem = f"patch {row},{column} is outside the {rows} x {columns} patches of {name}"
+        raise ConfigError("--patch", problem, f"Choose row 0 to {rows - 1}, column 0 to {columns - 1}.")
     return row, column
 
 
@@ -161,16 +161,16 @@ def embedded_images(
     """Embed images with the model of the searched store, to use them as queries.
 
     Args:
-        images: to be looked up.
-        store: whose model embeds them.
+        images: the query images.
+        store: store whose model embeds them.
         checkpoint: where the model is; default: where it was last seen.
-        device: where it runs.
-        where: how messages call the images.
+        device: where the model runs.
+        where: name of the images in messages.
 
     Raises:
-        CheckpointError: the model of the store is not here.
-        Mismatch: another one was given.
-        DatasetError: no image can be looked up.
+        CheckpointError: the model of the store is not on this machine.
+        Mismatch: ``checkpoint`` is another model.
+        DatasetError: no image can be searched for.
         ResourceError: no such device.
     """
     quick = can_skip_torch(len(images), checkpoint, device)
@@ -191,7 +191,7 @@ def embedded_images(
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DatasetError(where, f"has no image to search for ({reasons})", "Pass a JPEG or PNG file.")
+        raise DatasetError(where, f"has no image that can be used as a query ({reasons})", "Pass a JPEG or PNG file.")
     for name, reason in skipped:
         current_progress().warning(f"{name}: {reason}; skipped")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]

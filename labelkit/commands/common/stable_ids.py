@@ -1,4 +1,4 @@
-"""Groups keep the ids of an earlier run: matched over the images that are in both stores, by their SHA-256.
+"""Stable group ids: groups keep the ids of an earlier run, matched by the SHA-256 of the images in both stores.
 
 Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy.
 """
@@ -36,9 +36,9 @@ NO_PARAMETERS = (
     "keep_overlap",
     "max_memory",
 )
-"""Fields of a config that its result tells in another way, or not at all."""
+"""Fields of a config that its result does not store as parameters, but in another way or not at all."""
 
-# Least images in both over images in either, at which a group continues an earlier one.
+# Minimum ratio of images in both to images in either at which a group continues an earlier one.
 _KEEP_OVERLAP = 0.2
 _GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
 _NUMBERED = re.compile(r"new-(\d+)")
@@ -49,12 +49,12 @@ class Groups:
     """Groups of images read from a result.
 
     Attributes:
-        store: whose rows.
+        store: store of the images.
         result: the result.
         ids: (n,) int64, -1 = none.
-        num_ids: ids that were ever used are below it.
-        names: by id; None if the result has none.
-        is_class: (num_ids,) whether the name is that of a class with labels.
+        num_ids: number of ids ever used, which are all below it.
+        names: name of each id; None if the result has none.
+        is_class: (num_ids,) whether the name is that of a labeled class.
     """
 
     store: EmbeddingStore
@@ -71,9 +71,9 @@ class StableIds:
 
     Attributes:
         ids: (k,) int64 id of each group.
-        num_ids: ids ever used are below it.
-        earlier: what the groups are matched with; None: nothing, and ids are places.
-        shared: images in both stores that have a group in both.
+        num_ids: number of ids ever used, which are all below it.
+        earlier: groups that these are matched with; None: no groups, and group i has id i.
+        shared: number of images that have a group in both stores.
         kept: ids that continue an earlier group.
     """
 
@@ -85,13 +85,13 @@ class StableIds:
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Mask (num_ids,) of the earlier ids that no group has any more."""
+        """Mask (num_ids,) of the earlier ids that no group has anymore."""
         gone = np.ones(self.num_ids, dtype=bool)
         gone[self.ids] = False
         return gone
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Rearrange one entry per group into one per id, (num_ids, ...); retired ids get NaN, or -1 of integers."""
+        """Rearrange one entry per group into one per id, (num_ids, ...); retired ids get NaN, or -1 for integers."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
@@ -112,7 +112,7 @@ class StableIds:
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
     def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask (num_ids,) of the groups without a labeled class; retired ids are as they were."""
+        """Return a mask (num_ids,) of the groups without a labeled class; retired ids keep their earlier value."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:
             new[: self.earlier.num_ids] = ~self.earlier.is_class
@@ -148,9 +148,9 @@ def match_groups(
     group. Of all one-to-one matchings of such pairs, one with the most images in matched pairs is taken.
 
     Args:
-        counts: (p, q) images of each earlier group (row) in each later one (column), of the images in both runs.
+        counts: (p, q) number of images of each earlier group (row) in each later one (column), of those in both runs.
         min_overlap: in (0, 1].
-        fixed: pairs (earlier, later) that match whatever their images.
+        fixed: pairs (earlier, later) that match regardless of their images.
 
     Returns:
         (q,) int64 earlier group of each later one, -1 = none.
@@ -189,21 +189,21 @@ def assign_stable_ids(
     *,
     classes: Sequence[str | None] | None = None,
 ) -> StableIds:
-    """Assign the groups of a run the ids of matching earlier groups, and unused ids to new groups.
+    """Assign the ids of matching earlier groups to the groups of a run, and unused ids to new groups.
 
-    Groups of the same class with labels match; the others as :func:`match_groups` says, over the images that have a
-    group in both.
+    Groups of the same labeled class match; the others are matched by :func:`match_groups`, using the images that have
+    a group in both runs.
 
     Args:
-        earlier: groups of that run; None: ids stay as they are.
-        store: of these groups.
+        earlier: groups of the earlier run; None: ids are not changed.
+        store: store of the new groups.
         rows: (m,) rows that were grouped.
         group_ids: (m,) int64 in ``[0, k)``.
         num_groups: k.
-        classes: (k,) class with labels of each group, None for the others.
+        classes: (k,) labeled class of each group, None for groups without one.
 
     Raises:
-        StoreError: no image is in both.
+        StoreError: no image has a group in both runs.
     """
     if earlier is None:
         return StableIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
@@ -217,7 +217,7 @@ def assign_stable_ids(
             str(earlier.result.path),
             f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
             "files)",
-            "Pass a store of mostly the same images, or remove --previous.",
+            "Pass a store with mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
     np.add.at(counts, (earlier.ids[before], ids[after]), 1)
@@ -227,7 +227,7 @@ def assign_stable_ids(
     fixed = [(place[name], group) for group, name in enumerate(classes or ()) if name in place]
     for group, name in enumerate(classes or ()):
         if name is not None:
-            # a class with labels never continues another one
+            # a labeled class never continues another class
             counts[[other for other in place.values() if other != place.get(name)], group] = 0
     matched = match_groups(counts, fixed=fixed)
     fresh = matched < 0
@@ -245,15 +245,13 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     """Read the groups of images in a result.
 
     Raises:
-        StoreError: there is none of this name, or it does not group rows.
+        StoreError: the store has no such result, or it does not group rows.
     """
     result = read_result(store, name)
     ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
-            str(result.path),
-            f"contains {result.kind} ({result.stage}), which does not group images",
-            "Choose another result.",
+            str(result.path), f"contains {result.kind} ({result.stage}), not groups of images", "Choose another result."
         )
     told = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
@@ -267,8 +265,8 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pair the rows of two stores that hold the same image, by the SHA-256 of the files.
 
-    Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
-    of a store that knows no files, as imported ones, are paired by their ids.
+    Files with the same bytes in one store are paired by their order: the first with the first of the other store, and
+    so on. Rows of a store without image files, such as imported ones, are paired by their ids.
     """
     places: list[dict[tuple[str | bytes, int], int]] = []
     for keys in _keys_of_both(before, after):

@@ -1,4 +1,4 @@
-"""What a result of answers or groups says of each row of its store."""
+"""Predictions for each row of a store, read from a result of answers or groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
-"""What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
+"""Meanings of the numbers in ``decisions`` of the result: given = has a label; left out = not in the grouping."""
 
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
@@ -23,15 +23,15 @@ class StoredPredictions:
     """Predictions for all n images of a store, read from a result.
 
     Attributes:
-        labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
+        labels: n names of classes or groups; the best guess for an unsure row, empty for a row left out.
         kinds: n words: given, known, new, unsure, or left out.
-        confidence: (n,) float64 in [0, 1]; not a number where nothing is known of it.
-        expected: (n,) float64 in [0, 1], chances to be right that add up to how many are; ``None`` of groups, and of
-            answers that were calibrated on labels that the network was trained with.
-        best_classes: n names of the best class with labels; the empty text where none is known.
-        best_confidence: (n,) float64 in [0, 1], chance of that; not a number where nothing is known of it.
-        groups: n names of the group that each image is in; the empty text where it is not known.
-        new_chance: (n,) float64 in [0, 1], chance of the groups without a label together; as ``best_confidence``.
+        confidence: (n,) float64 in [0, 1]; NaN where unknown.
+        expected: (n,) float64 in [0, 1], probabilities of being correct, which sum to the expected number of correct
+            ones; ``None`` for groups, and for answers calibrated on labels that the network was trained with.
+        best_classes: n names of the best labeled class; empty where unknown.
+        best_confidence: (n,) float64 in [0, 1], probability of that class; NaN where unknown.
+        groups: n names of the group that each image is in; empty where unknown.
+        new_chance: (n,) float64 in [0, 1], total probability of the groups without a label; NaN where unknown.
     """
 
     labels: list[str]
@@ -54,8 +54,8 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     """Read the predictions in a result of answers or groups; groups have a confidence only for labeled rows.
 
     Args:
-        result: of answers or groups.
-        min_confidence: below it an answer is unsure; ``None``: as when the answers were made.
+        result: result of answers or groups.
+        min_confidence: confidence below which an answer is unsure; ``None``: the limit that the answers were made with.
     """
     arrays = result.arrays
     ids, names = _group_ids(result), group_names(result)
@@ -82,7 +82,7 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
         return StoredPredictions(labels, decided.tolist(), confidence, *beside)
-    # one that was unsure in spite of its confidence stays so, whatever limit is asked for
+    # an answer that was unsure despite its confidence stays unsure, regardless of the requested limit
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
     return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
@@ -93,7 +93,7 @@ def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
 
     See ``StoredPredictions.expected``.
     """
-    # 0.1.0 kept the ends of a range
+    # 0.1.0 stored the ends of a range
     names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
     if not names:
         return None
@@ -120,12 +120,12 @@ def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequen
     """Return the class of each group of a result by its name: (k,) int64, -1 for new groups.
 
     Args:
-        store: whose rows are grouped.
-        result: with ``names`` and ``new_classes``.
-        class_names: of the store, and of labels given later.
+        store: the grouped store.
+        result: result with ``names`` and ``new_classes``.
+        class_names: names of the classes of the store, and of labels given later.
 
     Raises:
-        StoreError: a group is named by a class that is not among these.
+        StoreError: a group has the name of a class that is not among these.
     """
     number = {text: label for label, text in enumerate(class_names)}
     classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""From data options to images and the labels that may be used."""
+"""Images and usable labels that the data options select."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def draw_holdout(
 
     Args:
         dataset: the listing.
-        holdout: share of each class, every second image, or one fifth of each class.
-        pool: forget the splits of the set.
-        seed: of the draw.
+        holdout: share of each class; ``odd``: every second image; ``auto``: one fifth of each class.
+        pool: ignore the splits of the data set.
+        seed: seed of the draw.
 
     Raises:
         ConfigError: the set has splits that are not pooled, or none to pool; or no image would be held out.
@@ -96,15 +96,15 @@ class PreparedData:
     """Images of a command, and the labels that it may use.
 
     Attributes:
-        dataset: the chosen images; row i of everything below is image i of it.
+        dataset: the chosen images; row i of the other fields is its image i.
         split: the labels that may be used.
         labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
-        listing: all images of the data set, with their splits; ``None`` if it was not kept.
+        listing: all images of the data set, with their splits; ``None`` if unknown.
         held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
-        replaces_splits: they are test, and the others train, whatever splits the set has.
-        num_objects: rows of images of one object, which come first, the others being scenes; ``None`` = all.
-        objects_digest: identity of the listing of these images; empty if it is that of ``dataset``.
-        rows: the store, if its rows are trained on and no images.
+        replaces_splits: whether these are test and the others train, regardless of the splits of the data set.
+        num_objects: number of images of one object, which come first; the others are scenes; ``None`` = all.
+        objects_digest: digest of the listing of the images of one object; empty if it is that of ``dataset``.
+        rows: the store, if training uses its rows instead of images.
     """
 
     dataset: ImageDataset
@@ -174,8 +174,8 @@ def open_training_rows(config: DataConfig) -> RowData | None:
     """Open the store whose embeddings are trained on; return ``None`` if training uses images.
 
     Raises:
-        StoreError: it cannot be used.
-        ConfigError: views that it does not keep, or changes of rows in place of which views stand.
+        StoreError: the store cannot be used.
+        ConfigError: views are required but not stored, or an option changes the rows that stored views replace.
     """
     if not isinstance(config, RowOptions) or config.index is None:
         return None
@@ -208,9 +208,9 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
 
     Raises:
         DatasetError: it cannot be listed.
-        ConfigError: a column is named and no file.
-        ConfigError: ``--holdout`` for a set whose own splits are not pooled, or of so few images that none would be
-            held out; classes that the set has not, or all of them.
+        ConfigError: a column is named, but no file.
+        ConfigError: ``--holdout`` for a set whose own splits are not pooled, or with so few images that none would be
+            held out; ``--holdout-classes`` with an unknown class, or with all classes.
     """
     if stored is not None:
         if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
@@ -235,7 +235,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
     """Apply ``--labels`` of the commands that have it.
 
     Raises:
-        ConfigError: labels are to be drawn besides.
+        ConfigError: another option requests a draw of labels.
         DatasetError: the file cannot be used.
     """
     if not isinstance(config, LabelsOption) or config.labels is None:
@@ -269,8 +269,8 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
         left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
         current_progress().message(
-            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (--split all "
-            "uses all)"
+            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (to use "
+            "all: --split all)"
         )
     return rows
 
@@ -288,17 +288,17 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
 
 
 def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn of images that lose their content when decoded, once per reason."""
+    """Warn about images that lose their content when decoded, once per reason."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
-        current_progress().warning(f"{count:,} of {len(dataset):,} images show almost nothing, first {first}: {reason}")
+        current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
 
 
 def prepare_data(config: DataConfig) -> PreparedData:
     """Prepare the images and usable labels that the data options select.
 
     Raises:
-        DatasetError, ConfigError: data or options that cannot be used.
+        DatasetError, ConfigError: data or options cannot be used.
     """
     scenes = config.scenes()
     if scenes is None:
@@ -309,7 +309,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
 
 
 def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
-    """Images of one object with their labels, then scenes, of which no label is used."""
+    """Join images of one object with their labels, then scenes, whose labels are not used."""
     nothing = np.zeros(len(scenes), dtype=np.bool_)
     return replace(
         objects,
@@ -334,11 +334,11 @@ def prepare_listing(
     Args:
         config: the options.
         listing: all images, with their splits.
-        held_out: names of those that ``--holdout`` or ``--holdout-classes`` set apart.
+        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
         stored: the store, if its rows are trained on.
 
     Raises:
-        DatasetError, ConfigError: options that cannot be used.
+        DatasetError, ConfigError: data or options cannot be used.
     """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
@@ -352,7 +352,7 @@ def prepare_listing(
     if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
         if split.labeled.any():
             names = len(np.unique(dataset.labels[split.labeled]))
-            current_progress().message(f"labels from folder names: {names} classes (--label-split none ignores them)")
+            current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
     if split.kind == "class-halves":
         kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
         dataset = dataset.select(kept)
@@ -368,7 +368,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none has a label.
 
     Raises:
-        ConfigError: no such split, one that is trained on, or one without labels.
+        ConfigError: the split does not exist, is used for training, or has no labels.
     """
     listing, wanted = prepared.listing, config.judging_split
     if listing is None or wanted is None:
@@ -402,17 +402,17 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     """Choose the labels that training may use, according to ``--label-split``.
 
     Raises:
-        ConfigError: options that do not go together, or ask for more labels than there are.
+        ConfigError: options contradict each other, or request more labels than exist.
         DatasetError: there are no labels to choose from.
     """
     given = dataset.given
     if "train" in dataset.split_names:
-        # labels of test images are for testing, also when train and test are embedded together
+        # labels of test images are for testing, even when train and test are embedded together
         in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
         outside = int((given & ~in_training).sum())
         if outside and _has_labels_option(config):
             current_progress().message(
-                f"{outside:,} labels of images outside split train are reserved for testing and not used"
+                f"{outside:,} labels of images outside the train split are reserved for testing and not used"
             )
         given = given & in_training
     kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
@@ -445,7 +445,7 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
 
 
 def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """Resolve ``auto``, and refuse options of another kind."""
+    """Resolve ``auto``, and reject options of another kind."""
     kind: str = config.label_split
     if _has_labels_option(config):
         kind = "given"
@@ -468,7 +468,7 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
 
 
 def _automatic_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """What ``auto`` means: the rule whose options are given; all labels of one's own data; a draw in named sets."""
+    """Resolve ``auto``: the rule whose options are given; all labels of a user's own data; a draw in named sets."""
     if config.num_labels is not None:
         return "few-labels"
     if not dataset.given.all():
@@ -489,7 +489,7 @@ def _is_own_folder(config: DataConfig) -> bool:
 
 
 def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Classes) -> LabelSplit:
-    """Give some images of the old classes their labels, the classes being those of the benchmark if there is one."""
+    """Label some images of the old classes, which are those of the benchmark if there is one."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
     with _asked_by(asked if config.num_old_classes is None else "--num-old-classes"):
@@ -503,21 +503,21 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
             draw_order=dataset.draw_order,
         )
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
-        # a benchmark has an order that was published; names of folders may stand for anything
+        # the class order of a benchmark is published; that of folder names may be arbitrary
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
-        told = f"old are the first {len(split.old_classes)} of {classes.count} classes by name, {first} to {last}"
-        return replace(split, warnings=(*split.warnings, f"{told}: --old-classes chooses others"))
+        told = f"the old classes are the first {len(split.old_classes)} of {classes.count} by name, {first} to {last}"
+        return replace(split, warnings=(*split.warnings, f"{told} (choose others with --old-classes)"))
     return split
 
 
 def _old_and_new_classes(
     config: DataConfig, dataset: ImageDataset
 ) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-    """Old and new classes in training order; ``None`` where the class order decides.
+    """Return old and new classes in training order; ``None`` where the class order decides.
 
     Raises:
-        ConfigError: words that name no class, or a file that cannot be read.
-        DatasetError: the set is not what its published list is for.
+        ConfigError: a word names no class, or a file cannot be read.
+        DatasetError: the data set does not match its published list.
     """
     if config.old_classes is not None:
         return chosen_old_classes(config.old_classes, dataset.class_names), None
@@ -538,7 +538,7 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
     """Return the numbers of the classes that ``--old-classes`` names, in increasing order.
 
     Raises:
-        ConfigError: a word that names no class, or a file that cannot be read.
+        ConfigError: a word names no class, or a file cannot be read.
     """
     with _asked_by("--old-classes"):
         return classes_by_name(read_class_words(words, class_names), class_names)
@@ -546,7 +546,7 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
 
 @contextmanager
 def _asked_by(option: str) -> Iterator[None]:
-    """Return which option asks for a split that the data cannot give."""
+    """Turn a ``DatasetError`` about a split into a ``ConfigError`` about the option that requests it."""
     try:
         yield
     except DatasetError as error:
@@ -558,7 +558,7 @@ def restore_info(saved: Mapping[str, Any]) -> DataInfo:
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)
-    # as many as there were, and some of each class
+    # as many labels as there were, with some of each class
     labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
     return DataInfo(
         **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},

@@ -1,1 +1,1 @@
-"""``datasets``: which named data sets are there, and what is missing."""
+"""``datasets``: list the named data sets on this machine, and what is missing."""

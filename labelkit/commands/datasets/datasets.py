@@ -1,4 +1,4 @@
-"""Show the named data sets: what they are for, where they come from, and what of them is here."""
+"""Show the named data sets: their purpose and source, and which of their images are on this machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is there of one data set, compared with the published numbers.
+    """Contents found of one data set, compared with the published numbers.
 
     Attributes:
-        state: ``whole`` if every count is the published one, ``absent`` if nothing is there.
-        folder: the set's folder, if it lies in one and can be listed.
+        state: ``whole`` if every count is the published one, ``absent`` if nothing was found.
+        folder: the set's folder, if it has one and can be listed.
         found: images of each split, and ``classes``, ``mask_classes``, ``object_classes``; empty if the set cannot be
             listed.
-        fault: what is wrong and what to do; ``None`` for a whole set.
+        fault: the problem and its remedy; ``None`` for a whole set.
     """
 
     state: Literal["whole", "incomplete", "absent"]
@@ -37,7 +37,7 @@ class Inventory:
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     """Count the images and classes of a data set, and compare them with the published numbers.
 
-    A set that agrees with its own lists but not with the published figures can be read all the same; it is
+    A set that agrees with its own lists but not with the published figures can still be read, but is
     ``incomplete`` here.
     """
     try:
@@ -75,13 +75,13 @@ _SOURCE_COLUMNS = ("name", "source", "license", "layout")
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """List the named data sets with what is there of each, without decoding images.
+    """List the named data sets with what was found of each, without decoding images.
 
     Raises:
-        ConfigError: no data set of this name.
+        ConfigError: there is no data set of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
-        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
     specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
     rows = []
     with current_progress().task("count", total=len(specs)) as task:
@@ -95,7 +95,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
 
 
 def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> tuple[Table, ...]:
-    """Return what there is, where it comes from, and what is wrong."""
+    """Return tables of the contents found, the sources, and the faults."""
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
     here = [_state_row(spec, found) for spec, found in rows]
     sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in rows]
@@ -106,9 +106,9 @@ def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> 
     ]
     tables = (
         Table(f"data sets in {data_root}", columns, here),
-        Table(f"where they come from and how they lie in {data_root}", _SOURCE_COLUMNS, sources),
+        Table(f"sources, and folders in {data_root}", _SOURCE_COLUMNS, sources),
     )
-    wrong = Table("not whole", ("name", "where", "problem", "what to do"), faults)
+    wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
     return (*tables, wrong) if faults else tables
 
 

@@ -15,6 +15,6 @@ class DatasetsConfig(DatasetOptions):
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
-    dataset: str | None = _DATA(  # type: ignore[assignment]  # all of them without one
+    dataset: str | None = _DATA(  # type: ignore[assignment]  # None: all data sets
         None, "Data set to describe in detail; default: a summary of all."
     )

@@ -1,1 +1,1 @@
-"""``discover``: name old and new classes among unlabeled images, estimate how many there are, and say how sure."""
+"""``discover``: name old and new classes among unlabeled images, estimate their number, and report confidences."""

@@ -1,7 +1,7 @@
 """Answer for every unlabeled image: known class, new group, or unsure, with a calibrated confidence.
 
-Classes with labels are told apart by a classifier, other images go to groups, and both flow between near images
-(``classify``). The confidence is calibrated on labels that the answers were made without (``calibrate``).
+A classifier distinguishes the labeled classes, other images go to groups, and both kinds of shares flow between near
+images (``few_label_classifier``). The confidence is calibrated on labels that the answers did not use (``calibrate``).
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ COLUMNS = (
     *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),
     *("best_class", "best_confidence", "group", "new_chance"),
 )
-"""Of the table: the answer, what comes next, the best of the classes with labels, and the group the image is in."""
+"""Columns of the table: the answer, the runner-up, the best labeled class, and the group that the image is in."""
 
 _FEW_LABELS = 10
 _NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
 
 _MOST_NEW = 0.95
-"""Share of the images that groups alone can say to be of new classes."""
+"""Maximum share of the images that is assumed to be of new classes because of the number of new groups."""
 
 _UNNOTICED, _UNNOTICED_LABELS = 0.1, 5
-"""Where classes without a label were looked for, some may go unnoticed: at least this share of the images is taken to
-be of such, a tenth or what five labels stand for. A tenth with many labels, too, left right answers unsure."""
+"""If unlabeled classes were searched for, some may go unnoticed: at least this share of the images is assumed to be of
+such classes, a tenth or what five labels represent. A tenth even with many labels left correct answers unsure."""
 
 
 @dataclass(frozen=True)
 class _Answers:
-    """What rows are called, and what that rests on.
+    """Predictions for n rows, and the evidence behind them.
 
     Attributes:
-        found: names and confidences of the rows, which are n.
-        expected: (n,) float64 in [0, 1], chances to be right that add up to how many are.
-        calibration: on labels that were hidden or given.
-        calibration_rows: (n,) bool, rows whose given label it used.
-        new_share: of the unlabeled rows, those taken to be of new classes.
-        rule: that answers for other images; its shares are of the rows answered together.
+        found: predictions and confidences of the n rows.
+        expected: (n,) float64 in [0, 1], probabilities of being correct, which sum to the expected number of these.
+        calibration: calibration on hidden or given labels.
+        calibration_rows: (n,) bool, rows whose given label the calibration used.
+        new_share: share of the unlabeled rows that is assumed to be of new classes.
+        rule: rule that predicts other images; its shares are those of the rows that were predicted jointly.
     """
 
     found: Confidences
@@ -80,8 +80,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store or the grouping cannot be used.
-        DatasetError: no labels to calibrate with.
-        ConfigError: files that would be overwritten.
+        DatasetError: there are no labels to calibrate with.
+        ConfigError: files would be overwritten.
     """
     check_cluster(config.ray_address)
     store = open_store(config.index)
@@ -108,7 +108,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     sure = has_evidence & (found.confidence >= config.min_confidence)
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[~unlabeled] = GIVEN
-    # of labels that were given to calibrate on, those that the network was trained with are left out
+    # labels given for calibration exclude those that the network was trained with
     saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
     _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
@@ -160,10 +160,10 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
 def _answer_all(
     config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows, weights: NDArray[np.float64] | None
 ) -> _Answers:
-    """Name all rows: some together, and the others, block by block, by what these say.
+    """Predict all rows: some jointly, and the others from these, block by block.
 
     Raises:
-        DatasetError: no labels to calibrate with.
+        DatasetError: there are no labels to calibrate with.
     """
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
@@ -172,16 +172,16 @@ def _answer_all(
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, and the rest from these")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the rest like new images")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        progress.warning(f"{used:,} of {known:,} labels are used")
-    # these features, and those of the grouping, are square roots already
+        progress.warning(f"only {used:,} of {known:,} labels are used")
+    # these features and those of the grouping are already square roots
     rule = replace(answers.rule, square_roots=False)
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
-    found = list(apply_to_rows(predict, source, config, "images answered by the others", numbers_per_row=numbers))
+    found = list(apply_to_rows(predict, source, config, "images predicted from the others", numbers_per_row=numbers))
     parts = [answers.found, *(part for part, _ in found)]
     expected = [answers.expected, *(chances for _, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
@@ -197,7 +197,7 @@ def _answer_all(
 def _predict(
     rule: AnswerRule, stored: NDArray[np.float32], likeliest: Temperatures, numbers_per_row: int, rows: StoredRows
 ) -> tuple[Confidences, NDArray[np.float64]]:
-    """Name rows by what others say; also return how likely each name is right, (m,)."""
+    """Predict rows from others; also return the probability that each prediction is correct, (m,)."""
     assert rule.temperatures is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
@@ -214,10 +214,10 @@ def _answer(
     given: UsableLabels,
     weights: NDArray[np.float64] | None,
 ) -> _Answers:
-    """Name the rows of a grouping together, and calibrate on labels that this is done without.
+    """Predict the rows of a grouping jointly, and calibrate on labels that the predictions do not use.
 
     Raises:
-        DatasetError: no labels to calibrate with.
+        DatasetError: there are no labels to calibrate with.
     """
     labels, unlabeled = given.labels, given.labels < 0
     if unlabeled.all() and config.calibration_labels is None:
@@ -258,11 +258,11 @@ def _answer(
 
 
 def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
-    """Share of the unlabeled rows taken to be of new classes.
+    """Estimate the share of the unlabeled rows that are of new classes.
 
-    That of the rows named by a new group, or what the new groups would have if all were equally large, if that is more:
-    which images are called known by mistake is not known, but that there are some shows in the groups. Where new
-    classes were looked for, some may have gone unnoticed.
+    It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
+    groups were equally large: which images are mistaken for known classes is unknown, but the number of groups shows
+    that there are some. If new classes were searched for, some may have gone unnoticed.
     """
     is_new = grouping.class_of_group < 0
     in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
@@ -279,10 +279,10 @@ def _given_labels(
     unlabeled: NDArray[np.bool_],
     class_names: Sequence[str],
 ) -> NDArray[np.int64]:
-    """Labels of a file or result for the rows of a grouping, -1 = none; classes not known yet get further numbers.
+    """Return labels of a file or result for the rows of a grouping, -1 = none; unknown classes get further numbers.
 
     Raises:
-        DatasetError: images the store does not have, or none that it has no label for.
+        DatasetError: images are not in the store, or training may have used the labels of all.
     """
     given = labels_to_use(path, store, grouping.rows, own_labels=False)
     number = {text: label for label, text in enumerate(class_names)}
@@ -292,14 +292,14 @@ def _given_labels(
     labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
-        current_progress().warning(f"{path}: {trained} images left out, since training may have used their label")
+        current_progress().warning(f"{path}: {trained} images are left out, since training may have used their labels")
     if not fresh.any():
-        raise DatasetError(str(path), "training may have used the label of every image", "Label other images.")
+        raise DatasetError(str(path), "training may have used the labels of all these images", "Label other images.")
     return labels
 
 
 def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]) -> None:
-    """Warn of what the numbers cannot show."""
+    """Warn about limits that the numbers do not show."""
     progress = current_progress()
     if saw == "yes":
         progress.warning(
@@ -314,7 +314,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
             "of some classes"
         )
     elif num_labels < _FEW_LABELS:
-        progress.warning(f"calibrated on only {num_labels} labels: confidences are rough")
+        progress.warning(f"confidences are rough, since they are calibrated on only {num_labels} labels")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "
@@ -324,7 +324,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
-    source = "labels given for images without one"
+    source = "labels given for unlabeled images"
     if config.calibration_labels is None:
         source = "labels hidden in turn from classifier, groups and spreading"
     return {
@@ -348,7 +348,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
 
 
 def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
-    """The table for people; an unsure image keeps its best guess."""
+    """Return the table for people, as CSV; an unsure image keeps its best guess."""
     names = [*read.grouping.names, ""]  # -1: none
     lines = (
         [
@@ -371,7 +371,7 @@ def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, deci
 def _arrays(
     store: EmbeddingStore, read: GroupedRows, answers: _Answers, decisions: NDArray[np.int64]
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Columns of the result; a row with a label belongs to the group of its class, with certainty."""
+    """Return the columns of the result; a labeled row belongs to the group of its class, with certainty."""
     rows, grouping = read.rows, read.grouping
 
     def full(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:

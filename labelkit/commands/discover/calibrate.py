@@ -1,16 +1,16 @@
-"""How sure answers are: two temperatures, fitted to labels that the answers were made without.
+"""Calibration of answers: two temperatures, fitted to labels that the answers did not use.
 
 The confidence of an answer is the softmax of the logarithms of its shares, at one temperature for known classes and one
-for new groups: all that some twenty labels can bear. They are fitted to rows whose answer is known:
+for new groups: about twenty labels support no more. They are fitted to rows whose answer is known:
     - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
-      there may be new classes, without a fifth of the classes. Rows of these are right if the other ones agree that
-      their new group is that of their class; where there are no new groups, never.
+      there may be new classes, without a fifth of the classes. A row of a hidden class is correct if the other rows
+      agree that its new group is that of its class; without new groups, it never is.
       The best temperature falls as labels are added, on six sets as 1 + 1 / m for 1 to 10 labels in a class; so it is
-      brought from those that a round kept to all.
-    - labels given: rows whose label nothing was made with are looked up in the answers themselves.
+      rescaled from the number of labels in a round to that of all labels.
+    - labels given: the answers themselves are compared with labels that no step has used.
 
-Where no class has two labels, nothing can be hidden: confidences rest on a temperature that is usual for one label in a
-class, and are not checked.
+If no class has two labels, nothing can be hidden: confidences use a typical temperature for one label per class, and
+are not checked.
 
 Hidden labels are held out from groups, classifier and spreading, but not from a network that was trained with them, and
 not from the number of groups.
@@ -47,16 +47,16 @@ Ints = NDArray[np.int64]
 _ROUNDS: Final = 5
 _HIDDEN_LABELS: Final = 0.3
 _HIDDEN_CLASSES: Final = 0.2
-#: Principal directions in which rounds make their groups, which takes a tenth of the time at 1,280 dimensions.
+#: Number of principal directions that rounds use for their groups; this takes a tenth of the time of 1,280 dimensions.
 _DIRECTIONS: Final = 128
-#: Answers of a kind that a temperature of its own needs.
+#: Minimum number of answers of a kind for it to have its own temperature.
 _FEWEST_ROWS: Final = 10
-#: Standard errors that temperatures are set to the cautious side. With new groups, where less is known: the upper end
-#: of nine of ten.
+#: Number of standard errors by which temperatures are raised for caution. With new groups, where less is known, this
+#: is the upper limit in nine of ten cases.
 _CAUTION: Final = 0.5
 _CAUTION_WITH_NEW: Final = 1.28
-#: Temperature with one label in each class: on six sets, 4 to 81 classes and 600 to 3,000 images, the best one was .4
-#: to 2.8, in the mean 1.1; this is the cautious side of it.
+#: Temperature with one label in each class, chosen cautiously above the mean: on six sets with 4 to 81 classes and 600
+#: to 3,000 images, the best temperatures were 0.4 to 2.8, with a mean of 1.1.
 _USUAL: Final = 1.5
 
 
@@ -66,12 +66,12 @@ class Evidence:
 
     Attributes:
         scores: (m, k) float64, logarithms of the shares.
-        named_new: (m,) whether the largest is that of a new group.
-        correct: (m,) float64 in [0, 1], 1 = right, 0 = not; between: the other rows cannot tell.
-        of_new: (m,) whether no group is named by the class of the row.
+        named_new: (m,) whether the largest score is that of a new group.
+        correct: (m,) float64 in [0, 1], 1 = correct, 0 = wrong; between: the other rows leave it undecided.
+        of_new: (m,) whether no group has the class of the row.
         weights: (m,) float64, sum to ``num_labels``, or to less where some labels count less.
         num_labels: distinct labels behind the rows.
-        more_labels: factor of the temperature of known classes where no label is hidden, in (0, 1].
+        more_labels: factor of the temperature of known classes when no label is hidden, in (0, 1].
     """
 
     scores: Doubles
@@ -98,10 +98,10 @@ class Calibration:
     """Fitted confidence temperatures, with the evidence that they were fitted on.
 
     Attributes:
-        cautious: of the confidence of a single answer.
-        likeliest: whose confidences add up to how many answers are right.
-        evidence: answers that are known to be right or wrong.
-        before, after: reliability of shares and of confidences, on the evidence; ``None``: there is none.
+        cautious: temperatures for the confidence of a single answer.
+        likeliest: temperatures with which the confidences sum to the expected number of correct answers.
+        evidence: answers that are known to be correct or wrong.
+        before, after: reliability of shares and of confidences, on the evidence; ``None`` without evidence.
         aurc: area under the risk-coverage curve of the confidences on the evidence.
     """
 
@@ -127,17 +127,17 @@ def hidden_label_evidence(
     """Predict again with some labels hidden, and compare the predictions with the hidden labels.
 
     Args:
-        judge: the rows.
+        judge: classifier of the rows.
         labels: (n,) int64, -1 = none.
         group_ids: (n,) in ``[0, k)``; rounds make as many groups as are in use.
         class_of_group: (k,) int64, -1 = new.
-        new_share: of the rows without a label, those taken to be of new classes; hidden classes weigh as much.
-        min_size: rows of a group without a label.
-        seed: of what is hidden.
-        group_weight: of new groups, in (0, 1].
+        new_share: share of the unlabeled rows assumed to be of new classes; hidden classes get this share of weight.
+        min_size: minimum number of rows of a group without a label.
+        seed: seed of the choice of hidden labels.
+        group_weight: weight of new groups, in (0, 1].
 
     Returns:
-        The evidence, without a row if no class has two labels.
+        The evidence, without rows if no class has two labels.
     """
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
@@ -145,7 +145,7 @@ def hidden_label_evidence(
         return Evidence(np.zeros((0, len(class_of_group))), none > 0, none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
-    # one class alone says nothing if it is hidden; of two, one is looked for among new groups
+    # hiding the only class gives no evidence; one of two classes can only be found again among new groups
     hide_whole = new_share > 0 and len(classes) > 2 - has_new
     num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
@@ -165,7 +165,7 @@ def hidden_label_evidence(
                 tree = build_hierarchy(features, without_corrections(kept, own), generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
-            # as many shares in every round: groups that a round cannot make are empty
+            # all rounds have the same number of shares: groups that a round cannot make are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
             shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
@@ -184,10 +184,10 @@ def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evi
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
-        shares: (n, k) of the groups.
+        shares: (n, k) shares of the groups.
         class_of_group: (k,) int64, -1 = new.
-        labels: (n,) int64, the labels of these rows, -1 = none, at least one; a class that no group is named by counts
-            as new.
+        labels: (n,) int64, the labels of these rows, -1 = none, at least one label; a class without a group counts as
+            new.
     """
     rows = np.flatnonzero(labels >= 0)
     return Evidence(*_look(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows))
@@ -196,7 +196,7 @@ def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evi
 def _look(
     shares: Doubles, rows: Ints, class_of_group: Ints, classes: Ints
 ) -> tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_]]:
-    """Scores, whether a new group is named, verdicts, and whether the class is new, of rows of these classes."""
+    """Return scores, whether a new group is predicted, correctness, and whether the class is new, for some rows."""
     named = shares[rows].argmax(axis=1)
     named_new, of_new = class_of_group[named] < 0, ~np.isin(classes, class_of_group)
     correct = (class_of_group[named] == classes).astype(np.float64)
@@ -207,9 +207,9 @@ def _look(
 
 
 def _hide(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Labels that a round keeps, and the rows that are looked for; a class keeps a label unless it is hidden whole.
+    """Return the labels that a round keeps, and the rows it hides; a class keeps a label unless it is fully hidden.
 
-    Labels that count less are hidden later, and leave those that count.
+    Labels with the largest weights are hidden first; the sum of the weights limits their number, so that some remain.
     """
     kept, tested = np.where(np.isin(labels, whole), -1, labels), []
     for label, count in zip(*np.unique(labels[labels >= 0], return_counts=True), strict=True):
@@ -231,7 +231,7 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def calibrate(evidence: Evidence) -> Calibration:
-    """Fit the confidence temperatures of known and new groups; a kind with few predictions takes those of all."""
+    """Fit the confidence temperatures of known and new groups; a kind with few predictions uses all predictions."""
     if not evidence.num_labels:
         return Calibration(Temperatures(_USUAL, _USUAL), Temperatures(_USUAL, _USUAL), evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights

@@ -32,9 +32,9 @@ class _Classes:
 
     Attributes:
         ids: (n,) int64, number of the class of each row.
-        labels: (k,) int64, label of each class, -1 = a new one.
-        centroids: (k, d), if there are any.
-        confidence: (n,) float32, if there is one.
+        labels: (k,) int64, label of each class, -1 = a new class.
+        centroids: (k, d), if known.
+        confidence: (n,) float32, if known.
     """
 
     ids: NDArray[np.int64]
@@ -48,19 +48,19 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used.
-        DatasetError: it has no labels that may be used, and the criterion needs some.
-        ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
+        DatasetError: it has no usable labels, but the criterion needs some.
+        ConfigError: the bounds leave no choice, or there are more classes than rows.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
-    # what makes the groups, for who makes them again
+    # how the groups are made, for commands that make them again
     params |= {"grouping": "tree"} | ({} if config.num_classes is None else {"num_classes": config.num_classes})
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
-    # a tree goes through the rows a few times, k-means until it ends
+    # a tree reads the rows a few times, k-means until it converges
     in_blocks = config.criterion != "published"
     features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
     # the tree is better on square roots; the test for classes without a label is not
@@ -83,7 +83,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     corrected = (labels >= 0) & (drawn < 0)
     ids[corrected] = np.searchsorted(tree.labels, labels[corrected])
-    # a group of corrected images alone is none any more; those of classes come first, and keep their place
+    # a group that contained only corrected images is now empty; groups of classes come first, and keep their numbers
     used, ids = np.unique(ids, return_inverse=True)
     count = len(used)
     seconds = time.monotonic() - started
@@ -114,7 +114,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
 
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """(k, d) mean row of each group; none is empty."""
+    """Compute the (k, d) mean row of each group; no group is empty."""
     sums = np.zeros((count, features.shape[1]))
     for where, part in iterate_blocks(features):
         np.add.at(sums, ids[where], part.astype(np.float64))
@@ -124,7 +124,7 @@ def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[
 def _check_name(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
 ) -> None:
-    """Check before the work that the result can get its name."""
+    """Check, before any work, that the result can be stored under its name."""
     kind = config.command[1]
     check_new_result(
         store,
@@ -188,7 +188,7 @@ def _write(
     extra: dict[str, object],
     table: Table | None,
 ) -> SimpleResult:
-    """Give classes the ids of an earlier run, write them next to the store, and say what they are."""
+    """Give classes the ids of an earlier run, write them next to the store, and return the result."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Grow a few labels: give the images of a store that are surest, or most telling, the label of their class."""
+"""Grow a few labels: label the most certain, or the most informative, images of a store with their class."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from labelkit.store.results import check_new_result, write_result
 RESULT_KIND = "discovered"
 
 SOURCES = ("unlabeled", "given", "discovered")
-"""What ``sources`` of the result holds, by number."""
+"""Meanings of the numbers in ``sources`` of the result."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a discovery works on."""
+    """Inputs of a discovery."""
 
     store: EmbeddingStore
     rows: NDArray[np.int64]
@@ -51,8 +51,8 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
 
     Raises:
         StoreError: a store cannot be used, or the stores are not of the same images.
-        DatasetError: labels that cannot be used: none, of one class only, none of some class.
-        ConfigError: files that would be overwritten.
+        DatasetError: labels cannot be used: there are none, all are of one class, or a class has none.
+        ConfigError: files would be overwritten.
     """
     task = _prepare(config)
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
@@ -80,8 +80,8 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used.
-        DatasetError: labels that cannot be used: none, of one class only, none of some class.
-        ConfigError: files that would be overwritten.
+        DatasetError: labels cannot be used: there are none, all are of one class, or a class has none.
+        ConfigError: files would be overwritten.
     """
     task = _prepare(config)
     features = check_features(task.store, task.rows)
@@ -112,7 +112,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
 
 
 def _prepare(config: DiscoverFewConfig) -> _Task:
-    """Read everything that can be refused."""
+    """Read and check all inputs."""
     store = open_store(config.index)
     name = config.result or config.command[1]
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
@@ -136,10 +136,10 @@ def _prepare(config: DiscoverFewConfig) -> _Task:
 
 
 def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
-    """Reject labels that no discovery can work with.
+    """Reject labels that no discovery can use.
 
     Raises:
-        DatasetError: of one class only, or none of some class.
+        DatasetError: all labels are of one class, or a class has none.
     """
     where = given.where
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
@@ -174,7 +174,7 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
     """Open a further store of the same images.
 
     Raises:
-        Mismatch: its images are others.
+        Mismatch: it contains different images.
     """
     store = open_store(path)
     mine, theirs = set(first.sample_ids), set(store.sample_ids)
@@ -184,8 +184,8 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
         raise Mismatch(
             str(store.path),
-            f"contains different images from {first.path}: {len(mine & theirs)} of {first.n} and {store.n} images are "
-            f"in both ({examples})",
+            f"contains different images than {first.path}: {len(mine & theirs)} images are in both, out of {store.n} "
+            f"and {first.n} ({examples})",
             "Embed the same data set and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both
@@ -247,7 +247,7 @@ def _write(
     params: Mapping[str, object],
     arrays: Mapping[str, NDArray[Any]],
 ) -> Path:
-    """Write the result and the table; return where the result is."""
+    """Write the result and the table; return the path of the result."""
     store, given, rows = task.store, task.given, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
     pseudo_labels[rows] = found.grown(given.labels)
@@ -342,7 +342,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     """Return the labels of some rows, at least one, or a draw of those of the store.
 
     Raises:
-        DatasetError: there are none, a file names images that are not there, or too many are to be drawn.
+        DatasetError: there are no labels, a file names unknown images, or more labels are to be drawn than exist.
     """
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     if config.num_labels is not None:

@@ -43,7 +43,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     )
     per_class: int | None = _NUMBER(None, "Number of images to find per class and round, instead of --count.", ge=1)
     missing_class: Literal["error", "skip"] = _DISCOVERY(
-        "error", "Handling of classes without a label: stop with an error, or never assign them."
+        "error", "What to do with classes without a label: stop with an error, or never assign them."
     )
     rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
@@ -72,8 +72,8 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        "Which of the images near a class to take. min: the nearest; far: the farthest within a confident set; "
-        "random: drawn at random; max: the farthest.",
+        "Which of the images near a class to take. min: the nearest; max: the farthest; far: like max, but only among "
+        "the most confident (10 times the number to take); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
@@ -102,17 +102,17 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     index: Path | None = _STORE(None, "Store in which the images were discovered.", aliases=["--store"])
     result: str | None = _STORE(
         None,
-        "Result from discover snowball or discover lmcs; default: the store's only such result.",
+        "Result from `discover snowball` or `discover lmcs`; default: the store's only such result.",
         pattern=RESULT_NAME,
     )
     table: Path | None = _STORE(
         None,
-        "CSV with columns path,label,score,rank,round to show instead of --result: a table written by "
-        "discover, or discovered.csv from a training run, of which the last generation is shown.",
+        "CSV with columns path,label,score,rank,round to show instead of --result: a table written by `discover`, or "
+        "discovered.csv from a training run (only its last generation is shown).",
     )
-    out: Path = _OUTPUT(..., "PNG for the contact sheet: a block per class, best rank first.", makes="png")
+    out: Path = _OUTPUT(..., "PNG to write: a contact sheet with one block per class, best rank first.", makes="png")
     num_images: int = _IMAGES(10, "Number of images per class.", ge=1)
-    classes: tuple[str, ...] | None = _IMAGES(None, "Only these classes, comma-separated.")
+    classes: tuple[str, ...] | None = _IMAGES(None, "Show only these classes, comma-separated.")
 
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:

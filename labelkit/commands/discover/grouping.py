@@ -1,4 +1,4 @@
-"""The grouping that answers rest on: a result that is there, or one made for them first."""
+"""The grouping that answers are based on: an existing result, or one made for them first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
-#: Rows answered together, drawn at random; the rest is answered by what these say of near rows.
+#: Maximum number of rows, drawn at random, that are predicted jointly; the others are predicted from these.
 MOST_TOGETHER = 50_000
 _PREFERRED = ("head", "categories", "ss-kmeans")
 _SHOWN = 5
@@ -31,18 +31,18 @@ class Grouping:
     """Groups of a store's images, with a class name for each known group.
 
     Attributes:
-        name: of the result.
+        name: name of the result.
         stage: the command that made it.
         rows: (n,) int64, rows of the store.
         features: (n, d) float32, as they were clustered.
-        group_ids: (n,) int64 in ``[0, k)``, as the result has them.
+        group_ids: (n,) int64 in ``[0, k)``, as in the result.
         class_of_group: (k,) int64, class of the store, -1 = new.
-        names: of the groups.
-        min_size: rows of a group without a label.
+        names: names of the groups.
+        min_size: minimum number of rows of a group without a label.
         unit_rows: whether features are embeddings scaled to length 1.
-        square_roots: whether they are the square roots of embeddings.
-        looked_for_new: whether it was judged if there are classes without a label, and not said.
-        group_weight: of new groups against labeled classes, in (0, 1], by the evidence for classes without a label.
+        square_roots: whether features are the square roots of embeddings.
+        looked_for_new: whether the existence of unlabeled classes was estimated rather than specified.
+        group_weight: weight of new groups relative to labeled classes, in (0, 1], by the evidence for new classes.
     """
 
     name: str
@@ -64,11 +64,11 @@ class GroupedRows:
     """Rows that a result groups, and the subset of them that is predicted jointly.
 
     Attributes:
-        grouping: these alone.
-        places: (m,) int64, where they are among all.
-        rows: (n,) int64, all rows, of the store.
-        group_ids: (n,) int64, group of each.
-        given: labels of all that may be used.
+        grouping: only the m rows that are predicted jointly.
+        places: (m,) int64, positions of these rows among all n.
+        rows: (n,) int64, all grouped rows of the store.
+        group_ids: (n,) int64, group of each row.
+        given: usable labels of all n rows.
     """
 
     grouping: Grouping
@@ -85,7 +85,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
         The file of the result, named by ``config.grouping``.
 
     Raises:
-        StoreError: the store has no labels that may be used, or such a result already.
+        StoreError: the store has no usable labels, or already has such a result.
         ConfigError: more clusters than rows, or fewer than classes.
     """
     made = discover_categories(
@@ -107,7 +107,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     """Read the groups of a result and the labels of their rows, by default those that the result was made with.
 
     Raises:
-        StoreError: there is none, or it names no classes.
+        StoreError: there is no such result, or it has no class names.
         Mismatch: it belongs to another version of the store.
     """
     result, ids = _grouped(store, config)
@@ -147,7 +147,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
     """Read the result that groups the rows, and the group of each row, (n,), -1 = none.
 
     Raises:
-        StoreError: there is none, or it names no classes.
+        StoreError: there is no such result, or it has no class names.
         Mismatch: it belongs to another version of the store.
     """
     there = list_results(store)
@@ -168,7 +168,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         raise StoreError(
             result.where,
             "does not group the images into known and new classes",
-            "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
+            "Pass a result of `discover head`, `cluster ss-kmeans` or `discover categories` as --grouping.",
         )
     if config.grouping is None:
         current_progress().message(f"using the groups of result {name!r} ({result.stage})")
@@ -182,10 +182,10 @@ def _labels(
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
 ) -> tuple[UsableLabels, NDArray[np.int64]]:
-    """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new.
+    """Return the usable labels, by default those of the result, and the class of each group, -1 = new.
 
     Raises:
-        StoreError: a class with labels has no group.
+        StoreError: a labeled class has no group.
     """
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     class_names = given.class_names
@@ -215,14 +215,14 @@ def representative_rows(
 ) -> NDArray[np.int64]:
     """Choose at most ``most`` representative rows, and return their sorted positions (m,).
 
-    At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
-    have one to calibrate with. What is left is drawn from all.
+    At most half of them have a label, or more if too few rows are unlabeled; classes take turns. At most a quarter have
+    a label for calibration. The others are drawn from the unlabeled rows.
 
     Args:
         labels: (n,) class, -1 = none.
-        calibrating: (n,) whether a row's confidence is compared with a label of its own.
-        most: rows.
-        seed: of the draw.
+        calibrating: (n,) whether a row has a label for calibration.
+        most: maximum number of rows.
+        seed: seed of the draw.
     """
     if len(labels) <= most:
         return np.arange(len(labels))

@@ -1,17 +1,17 @@
-r"""How much each label counts: less, if it was given because a prediction was wrong.
+r"""Weights of labels: a label weighs less if it was given because a prediction was wrong.
 
-Labels that are drawn by chance stand for the images around them. A person who goes through predictions and corrects the
-wrong ones gives other labels: each lies among images of another class, which were right and got no label. A classifier
-that takes these labels for drawn ones names their neighbors wrongly, and hidden in turn, they make all answers look
-worse than they are. The labels given since an earlier prediction tell which they are. Of n such labels v contradict it;
-by its chances to be right, b of them would, were they drawn by chance. Each that does weighs
+Labels that are drawn at random represent the images around them. A person who goes through predictions and corrects the
+wrong ones gives other labels: each is among images of another class, which were predicted correctly and got no label.
+A classifier that treats such labels as drawn ones misclassifies their neighbors; and when they are hidden in turn, all
+answers look worse than they are. Corrections are found among the labels given since an earlier prediction. Of n such
+labels, v contradict it; if they were drawn at random, its probabilities would predict b. The weight of each of the v is
 
 .. math:: \min\Bigl(1, \frac{(n - v) b + 1}{(n - b) v + 1}\Bigr)
 
-so that wrong and right predictions stand among the new labels as they do among all images; from corrections alone,
-only their near-duplicates learn. A few labels say little. Labels of classes that had none then weigh 1.
-In the flow between near images every label counts in full: what was corrected stays so, and with it its neighbors.
-With (b + 1) / (v + 1) instead, 48 corrections left 4 % fewer of the other images right (five sets, 900 images).
+so that wrong and correct predictions have the same proportion among the new labels as among all images. If all are
+corrections, they affect only near-duplicates. A few labels are little evidence. Labels of classes that had none at the
+time weigh 1. In the flow between near images every label has full weight, so corrected images and their neighbors stay
+corrected. With (b + 1) / (v + 1), 48 corrections left 4 % fewer other images correct (five sets, 900 images).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LABEL_WEIGHTS = "label_weights"
 def weigh_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
-    """Weigh the labels given since an earlier prediction, (n,) float64 in (0, 1]; others keep the weight they had.
+    """Weigh the labels given since an earlier prediction, (n,) float64 in (0, 1]; others keep their earlier weight.
 
     Args:
-        store: of these labels.
-        rows: (n,) of it.
-        given: their labels.
+        store: store of these labels.
+        rows: (n,) row numbers in the store.
+        given: labels of these rows.
         previous: store of the earlier predictions.
-        result: the earlier predictions; without chances to be right, new labels weigh 1.
+        result: the earlier predictions; without their probabilities of being correct, new labels weigh 1.
 
     Raises:
         StoreError: store or result cannot be used.
@@ -70,9 +70,9 @@ def weigh_labels(
 
 
 def without_corrections(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Leave labels (n,) out that count for less than half, but in classes that have no others; -1 = no label.
+    """Omit labels (n,) with a weight below one half, except in classes that have no others; -1 = no label.
 
-    Groups made with such labels reach into other classes, and images around them would seem to be classes of their own.
+    Groups made with such labels extend into other classes, and the images around them would look like separate classes.
     """
     full = (labels >= 0) & (weights >= _FULL_WEIGHT)
     return np.where(full | ~np.isin(labels, labels[full]), labels, -1)

@@ -1,4 +1,4 @@
-"""Judge how many classes the rows of a store fall into: given, by a test and a tree of groups, or as published."""
+"""Choose the number of classes of the rows of a store: as given, by a test and a tree of groups, or as published."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 
-#: Rows of which all pairs are compared, to test and to count dense groups.
+#: Maximum number of rows of which all pairs are compared, to test and to count dense groups.
 _MOST_ROWS = 2000
-# Labeled rows used of each class with labels, even where few rows are drawn.
+# Labeled rows that are used of each labeled class, even if few rows are drawn.
 _LABELS_KEPT = 10
-# The range is widened up to here where its end fits best.
+# The range is extended up to here while its maximum fits best.
 _MOST_TRIED = 1000
-#: Beside labeled classes, so many without a label are tried at most, and so many for each labeled one: by few labels
-#: more cannot be told from none, and groups by the hundred help nobody.
+#: Upper limit on the number of unlabeled classes to try: the larger of this number and this many per labeled class.
+#: With few labels, more cannot be distinguished from none, and hundreds of groups are of no use.
 _FEWEST_NEW, _NEW_PER_LABELED = 10, 2
 _NUM_INITS = 10
-_STEP = 1.2  # from one number of groups without a label to the next, where these are more than five
+_STEP = 1.2  # factor between numbers of groups without a label that are tried, above five
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class NumClassesChoice:
 
     Attributes:
         choice: number, interval, and curve.
-        searched: smallest and largest number that was to be tried.
-        notes: what limits the evidence, for people.
-        is_lower_bound: the choice is the largest number that was tried: there are at least so many.
-        is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
-        chance_all_labeled: of such evidence for others, were every class labeled, if that was judged; a rough one.
-        group_weight: of groups without a label against labeled classes when an image is named, in (0, 1].
+        searched: smallest and largest number to try.
+        notes: limits of the evidence, for people.
+        is_lower_bound: whether the choice is the largest number that was tried, so there may be more classes.
+        is_upper_bound: whether it is the minimum that ``--min-classes`` allows, so there may be fewer classes.
+        chance_all_labeled: rough probability of such evidence for others if every class had labels, if tested.
+        group_weight: weight of unlabeled groups relative to labeled classes in predictions, in (0, 1].
     """
 
     choice: NumClassesEstimate
@@ -95,14 +95,14 @@ def choose_num_classes(
 
     Args:
         config: criterion and bounds.
-        where: file that the labels are from, for messages.
-        features: (n, d) as they are to be clustered.
-        labels: (n,) classes that may be used, -1 where there is none.
-        tree: of these.
+        where: file of the labels, for messages.
+        features: (n, d) rows as they are clustered.
+        labels: (n,) usable labels, -1 = none.
+        tree: hierarchy of these rows.
 
     Raises:
-        DatasetError: no labels for a criterion that needs them, or rows that tell nothing.
-        ConfigError: bounds that leave no choice.
+        DatasetError: a criterion needs labels and has none, or the rows contain no evidence.
+        ConfigError: the bounds leave no choice.
     """
     num_old = len(tree.labels)
     if config.num_classes is not None:
@@ -111,7 +111,7 @@ def choose_num_classes(
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
             raise DatasetError(
-                where, "has no usable labels, but --new-classes is none", "Pass labels, or another --new-classes."
+                where, "has no usable labels for --new-classes none", "Pass labels, or another --new-classes."
             )
         return _given(config, number, tree)
     if config.criterion == "published":
@@ -123,13 +123,13 @@ def choose_num_classes(
 
 
 def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
-    """Take a number that is known."""
+    """Use a known number of classes."""
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
         raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Increase it.")
     if number > tree.most:
-        problem = f"{number} classes, but the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups"
+        problem = f"the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups, not {number}"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
@@ -138,7 +138,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Nu
 def _estimated(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> NumClassesChoice:
-    """Check whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
+    """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense groups instead."""
     num_old = len(tree.labels)
     used = _rows_to_use(config, labels, tree.labels)
     rows = np.asarray(features[used])
@@ -197,7 +197,7 @@ def _estimated(
 
 
 def _numbers_between(low: int, high: int) -> list[int]:
-    """Return numbers from ``low`` to ``high``, in steps that grow."""
+    """Return numbers from ``low`` to ``high``, in growing steps."""
     found, more = [low], 1.0
     while low + int(more) < high:
         found.append(low + int(more))
@@ -208,7 +208,7 @@ def _numbers_between(low: int, high: int) -> list[int]:
 def _no_others(
     config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]
 ) -> NumClassesChoice:
-    """Take the classes with labels for all."""
+    """Conclude that the labeled classes are all classes."""
     number = len(tree.labels)
     said = (
         "no class without labels was found by hiding labels in turn; a small one can be missed. If there are further "
@@ -218,19 +218,21 @@ def _no_others(
 
 
 def _note_of_end(judgement: NumClassesChoice) -> list[str]:
-    """Say that the choice is no answer but a bound, and what to do."""
+    """Return a note if the choice is only a bound, with what to do."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
-        return [f"at most {best} classes: the minimum that --min-classes allows fits best; lower --min-classes"]
+        return [f"at most {best} classes: the smallest number tried fits best; lower --min-classes"]
     if judgement.is_lower_bound:
-        return [f"at least {best} classes: the maximum tried fits best; raise --max-classes, or label more images"]
+        return [
+            f"at least {best} classes: the largest number tried fits best; raise --max-classes, or label more images"
+        ]
     return []
 
 
 def _rows_to_use(
     config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Draw so many rows that all pairs of them can be compared, with some labeled ones of each class."""
+    """Draw a number of rows of which all pairs can be compared, with some labeled ones of each class."""
     if len(labels) <= _MOST_ROWS:
         return np.arange(len(labels), dtype=np.int64)
     kept = max(1, min(_LABELS_KEPT, _MOST_ROWS // max(1, 2 * len(classes))))
@@ -246,7 +248,7 @@ def _rows_to_use(
 def _bounds(
     config: DiscoverCategoriesConfig, num_old: int, most: int, num_rows: int, share: int = 3
 ) -> tuple[int, int]:
-    """Return the smallest and the largest number to try; by itself the largest is one in ``share`` rows."""
+    """Return the smallest and largest number to try; the default maximum is the number of rows over ``share``."""
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
@@ -266,7 +268,7 @@ def _bounds(
 def _published(
     config: DiscoverCategoriesConfig, where: str, features: NDArray[np.float32], labels: NDArray[np.int64], most: int
 ) -> NumClassesChoice:
-    """Run GCD's search, over more numbers while the most that were tried fit best."""
+    """Run the search of GCD, and extend its range while the maximum fits best."""
     labeled = labels >= 0
     if not labeled.any():
         problem = "has no usable labels, but --criterion published needs some"
@@ -293,7 +295,7 @@ def _published(
         high = further
     numbers, scores = zip(*sorted(found.curve), strict=True)
     top = max(scores)
-    # as if one label more were right and one more wrong: a share of 1 among few has an error too
+    # add one correct and one wrong label, since an accuracy of 1 on few labels also has an error
     moved = (top * count + 1) / (count + 2)
     near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
     choice = NumClassesEstimate(found.best, min(near), max(near), numbers, scores)

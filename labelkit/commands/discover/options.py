@@ -28,7 +28,7 @@ class DiscoverCategoriesConfig(
     """Options of ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
-    # these acted with criteria that are gone, and these are refused
+    # these belonged to criteria that were removed and are refused
     retired_fields: ClassVar[frozenset[str]] = frozenset({"search", "num_draws"})
     constants: ClassVar[Mapping[str, object]] = {
         "max_rows": 3000,
@@ -55,9 +55,9 @@ class DiscoverCategoriesConfig(
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Maximum number of classes to try; default: with labels, three times the labeled classes or 10 "
-        "more than these; without, 1,000; never over a third of the images. With --criterion published: a tenth of "
-        "the images, extended up to 1,000 while the maximum fits best.",
+        description="Maximum number of classes to try; default: with labels, three times the number of labeled "
+        "classes, or 10 more than it if that is larger; without, 1,000; never more than a third of the images. With "
+        "--criterion published: a tenth of the images, raised up to 1,000 as long as the maximum fits best.",
     )
     previous_answers: str | None = _EARLIER(
         None,
@@ -103,13 +103,13 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
 
     grouping: str | None = _STORE(
         None,
-        "Grouping to use, from discover head, discover categories or cluster ss-kmeans; default: the first of these "
-        "that exists.",
+        "Grouping to use, from `discover head`, `discover categories` or `cluster ss-kmeans`; default: the first of "
+        "these that exists.",
         pattern=RESULT_NAME,
     )
     num_clusters: int | None = _STORE(
         None,
-        "First group the images into this number of classes, as discover categories does. The result is named by "
+        "First group the images into this number of classes, as `discover categories` does. The name of the result is "
         "--grouping, else categories. Default: use an existing result.",
         ge=1,
     )

@@ -22,13 +22,13 @@ from labelkit.store.results import Result, list_results, read_result
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is to be drawn.
+    """Discovered images to draw.
 
     Attributes:
-        found: best rank first.
+        found: the images, best rank first.
         truth: label of the images whose class is known, by sample id.
         classes: names in order.
-        what: where it is from.
+        what: source of the images: a table or a result.
     """
 
     found: list[DiscoveredImage]
@@ -48,7 +48,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
     Raises:
         StoreError: the store or its result cannot be used.
         DatasetError: the table or the images cannot be used.
-        ConfigError: nothing to draw from, or classes that are not there.
+        ConfigError: the source or its images are not named, or a class has no discovered images.
     """
     if config.index is None and config.table is None:
         raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
@@ -72,7 +72,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: EmbeddingStore | ImageDataset) -> _Shown:
-    """Read result or table, with the truth where it is known."""
+    """Read the result or table, with the true labels where they are known."""
     truth: dict[str, str] = {}
     if of.labels is not None:
         truth = {of.sample_ids[i]: of.class_names[label] for i, label in enumerate(of.labels.tolist()) if label >= 0}
@@ -106,7 +106,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result contains no discovered images", "Repeat with a larger --count.")
+        raise StoreError(str(config.index), "the result has no discovered images", "Discover with a larger --count.")
     return _Shown(found, truth, classes, what)
 
 
@@ -114,7 +114,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     """Read the result that was named, or the only one of its kind.
 
     Raises:
-        StoreError: there is none or more than one, or it is of another kind.
+        StoreError, ConfigError: there is no such result, there are several, or it is of another kind.
     """
     remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on this store first."
     if config.result is not None:
@@ -141,7 +141,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
 
 
 def _from_result(result: Result, store: EmbeddingStore) -> list[DiscoveredImage]:
-    """Return what was found, best rank first."""
+    """Return the discovered images of a result, best rank first."""
     arrays = result.arrays
     names = arrays["names"]
     columns = [arrays[f"discovered_{key}"].tolist() for key in ("rows", "labels", "scores", "rank", "round")]
@@ -162,7 +162,7 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 
 
 def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDataset) -> Path:
-    """A heading and lines of images for each class."""
+    """Draw a heading and lines of images for each class."""
     pixels_of = pixels_by_name(images)
     lines: list[list[Picture]] = []
     for name, count, wrong in _class_cells(shown):

@@ -15,7 +15,7 @@ from labelkit.store.csv_table import csv_bytes
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
 _GENERATION = "generation"
-_ITERATION = "iteration"  # what training runs call a round
+_ITERATION = "iteration"  # name of a round in training runs
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DiscoveredImage:
     Attributes:
         sample_id: its path below the data root.
         label: name of the class.
-        score: what it was selected by.
+        score: score that it was selected by.
         rank: from 1, best first.
         round: from 1.
     """
@@ -50,7 +50,7 @@ def read_discovered_table(path: Path) -> list[DiscoveredImage]:
     Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation; the last one is read.
 
     Raises:
-        DatasetError: unreadable, a column is missing, or a number is none.
+        DatasetError: unreadable, a column is missing, or a value is not a number.
     """
     where = str(path)
     try:

@@ -1,1 +1,1 @@
-"""``embed``: turn images into rows of an embedding store, with patches if asked for."""
+"""``embed``: turn images into rows of an embedding store, with patches if requested."""

@@ -1,4 +1,4 @@
-"""Embed every image of a data set; a store appears once, complete. Or tell what that would take, from two batches."""
+"""Embed all images of a data set into a store, which appears once it is complete; or estimate the time."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ from labelkit.training.devices import Runtime
 def embed_images(config: EmbedConfig) -> SimpleResult:
     """Embed the images of a data set with the network of a run, a backbone, or their pixels, and write a store.
 
-    A killed run goes on where it stopped when the same command is given again; rows are the same bytes either way.
+    A killed run continues where it stopped when the same command is repeated; rows have the same bytes either way.
 
     Raises:
-        DatasetError: no images, or too many that cannot be read.
+        DatasetError: there are no images, or too many cannot be read.
         CheckpointError: the run or the weights cannot be used.
-        OutputExistsError: the output is there and holds something else.
+        OutputExistsError: the output exists and contains something else.
     """
     if config.index is not None:
         return embed_rows(config)
     if config.threads is None and (config.processes > 1 or config.ray_address is not None):
-        # known here, since sums depend on it: the same in all processes
+        # set here to the same number for all processes, since sums depend on it
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
     check_cluster(config.ray_address)
@@ -103,10 +103,10 @@ class ViewDraws:
     """Augmented views to embed for each image: their number, recipe and seed.
 
     Attributes:
-        count: of them.
+        count: number of views.
         augmentation: name of their recipe.
-        seed: of their random numbers.
-        spec: how each of them is made.
+        seed: seed of their random numbers.
+        spec: how each view is made.
     """
 
     count: int
@@ -116,12 +116,12 @@ class ViewDraws:
 
     @classmethod
     def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
-        """Return the augmented views that the options ask for; ``None`` if they ask for none.
+        """Return the augmented views that the options request; ``None`` if they request none.
 
         Args:
             config: the options.
             dataset: the images.
-            plain: how the network is shown an image that is not changed.
+            plain: the network's view of an unchanged image.
         """
         if config.views is None:
             return None
@@ -146,7 +146,7 @@ class ViewDraws:
         return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
 
     def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments with which an ``EvalLoader`` also makes the views, whose keys depend on names alone."""
+        """Return the arguments with which an ``EvalLoader`` also makes the views, with keys from the names alone."""
         digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         return {"more_views": (self.spec,) * self.count, "keys": keys, "seed": self.seed}
@@ -154,17 +154,17 @@ class ViewDraws:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is embedded how.
+    """Everything that embedding needs.
 
     Attributes:
         config, model, dataset, plan, runtime, computing: as their names say; the network is on its device.
-        order: columns of the classifier; ``None``: its output is left out.
+        order: order of the classifier's columns; ``None``: its output is not stored.
         reused: stores that rows are copied from.
-        draws: views that are embedded besides; ``None``: none.
-        patch_shape: of the feature map; ``None``: no patches are wanted.
+        draws: views that are also embedded; ``None``: none.
+        patch_shape: shape of the feature map; ``None``: patches are not stored.
         reader: decodes images.
-        quick: the network by ONNX Runtime; ``None``: torch computes it.
-        lost: how it came that pixels keep next to nothing of an image, by row.
+        quick: the network in ONNX Runtime; ``None``: torch computes it.
+        lost: reason, by row, why almost nothing of an image is left after decoding.
     """
 
     config: EmbedConfig
@@ -189,7 +189,7 @@ class _Work:
 
 
 class _Begun(NamedTuple):
-    """What is embedded how, and what makes the store and the patches, if any are wanted."""
+    """Embedding that has begun, with the runs that write the store and the patches (``None`` without patches)."""
 
     work: _Work
     run: EmbeddingRun
@@ -223,7 +223,7 @@ def _prepare(config: EmbedConfig) -> _Work:
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(plan, reused, dataset)
-    # an unfinished run keeps the listing it began with; what was added since is for the next store
+    # an unfinished run keeps the listing that it began with; images added since then are for the next store
     plan = continue_plan(config.out, plan)
     dataset = _listed_as(dataset, plan)
     reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
@@ -246,7 +246,7 @@ def _begin(work: _Work) -> _Begun:
 def _workers(
     config: EmbedConfig, dataset: ImageDataset, model: EmbeddingNetwork, draws: ViewDraws | None, batch_size: int
 ) -> int:
-    """How many processes decode; images in memory need none."""
+    """Return the number of processes that decode; images in memory need none."""
     pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
     source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
     images = 0 if isinstance(source, ArraySource) else len(dataset)
@@ -255,7 +255,7 @@ def _workers(
 
 
 def _embed_pending(begun: _Begun) -> int:
-    """Make the parts of store and patches that are not there yet; return how many images that were."""
+    """Embed the missing parts of the store and the patches; return the number of embedded images."""
     work, run, patches = begun
     rows_missing = set(run.pending_parts())
     patches_missing = set() if patches is None else set(patches.pending_parts())
@@ -274,7 +274,7 @@ def _embed_pending(begun: _Begun) -> int:
             for part in parts:
                 embedded += _embed_part(begun, *part, task)
             return embedded
-        device = work.runtime.device.type  # other nodes might choose another one
+        device = work.runtime.device.type  # other nodes might choose another device
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
         elsewhere = apply(
             partial(embed_part, json.dumps(options)),
@@ -292,7 +292,7 @@ def _embed_pending(begun: _Begun) -> int:
 
 @lru_cache(maxsize=1)
 def _begun(options: str) -> _Begun:
-    """What a process of a pool prepares once."""
+    """Begin the run in a process of a pool, only once."""
     return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
 
@@ -300,11 +300,11 @@ def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[in
     """Embed one part of a store that another process began.
 
     Args:
-        options: of the command, as JSON.
-        part: its number, and whether embeddings and patches of it are missing.
+        options: options of the command, as JSON.
+        part: number of the part, and whether its embeddings and its patches are missing.
 
     Returns:
-        How many images were embedded, and how it came that pixels keep next to nothing of an image, by row.
+        The number of embedded images, and the reason, by row, why almost nothing of an image is left after decoding.
     """
     begun = _begun(options)
     begun.work.lost.clear()
@@ -312,7 +312,7 @@ def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[in
 
 
 def _published(begun: _Begun) -> EmbeddingStore:
-    """Put the parts together, of the store first; return it."""
+    """Join the parts, first of the store, then of the patches; return the store."""
     work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
@@ -324,13 +324,13 @@ def _published(begun: _Begun) -> EmbeddingStore:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
     if patches is not None and patches.already_done:
-        # only a set that is whole counts as done
+        # only a complete set of patches counts as done
         open_patches(store).verify()
     return store
 
 
 def _summary(begun: _Begun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
-    """What is said in the end."""
+    """Return the final report."""
     work, run, patches = begun
     out = work.config.out
     already_done = run.already_done and (patches is None or patches.already_done)
@@ -351,7 +351,7 @@ def _summary(begun: _Begun, store: EmbeddingStore, embedded_now: int, seconds: f
         cells: list[Cell] = [found["patches"], f"{grid[0]} x {grid[1]}", plan.per_image or "all", plan.dim]  # type: ignore[list-item] # a count
         row = [*cells, plan.dtype, plan.layer, found["mib"], patches_folder(out)]
         columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
-        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as was said
+        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as above
     if store.skipped:
         tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
@@ -368,7 +368,7 @@ def _some_images(
 
 
 def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
-    """The data set with the rows of a plan; files that vanished since are found missing when they are read."""
+    """Return the data set with the rows of a plan; files that vanished since are found to be missing when read."""
     ids = tuple(plan.sample_ids)
     if dataset.sample_ids == ids:
         return dataset
@@ -382,7 +382,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
-    current_progress().message("the images changed since this run began: the original list is embedded")
+    current_progress().message("the images have changed since this run began; the original list is embedded")
     n = len(ids)
     return replace(
         dataset,
@@ -433,9 +433,9 @@ def _plan(
 
 
 def _embed_part(begun: _Begun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
-    """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
+    """Embed the images of a part, but copy rows that other stores have; return the number of embedded images.
 
-    The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
+    The remaining images are batched within the part, so that its bytes depend on the plan alone.
     """
     work, run, patches = begun
     start, end = run.part_range(k)
@@ -465,7 +465,7 @@ def _embed_part(begun: _Begun, k: int, with_rows: bool, with_patches: bool, task
 def _embed_rows(
     work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
+    """Embed some rows of a part; return columns of the readable ones, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
     plan = work.plan
     found: dict[str, list[NDArray[Any]]] = {
@@ -530,7 +530,7 @@ def describe_plan(work: _Work) -> SimpleResult:
     quick = cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
     work = replace(work, quick=quick)
     rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
-    _embed_rows(work, rows[: plan.batch_size], None, Task())  # a device starts up, and chooses kernels
+    _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up: the device starts and chooses kernels
     started = time.perf_counter()
     _embed_rows(work, rows, None, Task())
     seconds = (time.perf_counter() - started) / len(rows)
@@ -566,9 +566,9 @@ def describe_plan(work: _Work) -> SimpleResult:
     return SimpleResult(values, (), shown)
 
 
-# ---- what computes: chosen once and recorded, so that an unfinished run goes on as it began
+# ---- runtime: chosen once and recorded, so that an unfinished run continues as it began
 
-#: The export takes as long as a hundred images or more; it happens once for a network.
+#: Minimum number of images for an export, which takes as long as a hundred images or more, once per network.
 _WORTH_AN_EXPORT: Final = 200
 _ONNX: Final = "onnxruntime"
 
@@ -578,9 +578,9 @@ class Computing:
     """Runtime and batch size chosen for embedding.
 
     Attributes:
-        runtime: what computes it.
+        runtime: library that runs the network.
         batch_size: images per forward pass.
-        numerics: what a store records of it.
+        numerics: description of both that a store records.
     """
 
     runtime: Literal["torch", "onnx"]
@@ -595,13 +595,13 @@ def choose_computing(
 
     Args:
         config: the options.
-        runtime: computes in the precision of the options.
+        runtime: device, and the precision of the options.
         model: the network, on its device.
-        num_images: to embed.
-        with_logits: whether the output of a classifier is stored besides.
+        num_images: number of images to embed.
+        with_logits: whether the output of a classifier is also stored.
 
     Raises:
-        ConfigError: ``--runtime onnx`` cannot be.
+        ConfigError: ``--runtime onnx`` is not possible.
     """
     before = recorded_numerics(config.out, overwrite=config.overwrite)
     batch_size = config.batch_size or int(before.get("batch_size") or images_at_once(runtime.device))
@@ -618,12 +618,12 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     """Return the network as an ONNX Runtime session with as many threads as torch, exporting it if it is not cached.
 
     Raises:
-        ConfigError: it cannot be exported.
+        ConfigError: the network cannot be exported.
     """
     cache_onnx(network, model)
     found = cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
-        reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
+        reason = (onnx_record(model) or {}).get("failed", "it could not be cached")
         raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 
@@ -664,6 +664,6 @@ def _chosen_runtime(
 
 
 def _is_depthwise(network: nn.Module) -> bool:
-    """Return whether it has convolutions of single channels, which torch is slow with on a CPU."""
+    """Return whether a network has depthwise convolutions, which torch computes slowly on a CPU."""
     convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
     return any(one.groups == one.in_channels > 1 and max(one.kernel_size) > 1 for one in convolutions)

@@ -1,4 +1,4 @@
-"""What is embedded, with which labels: as the options say, or as the run did that is embedded with."""
+"""Selection of the images to embed and of their labels: by the options, or as in the training run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from labelkit.options.base import flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 
-#: What says which labels may be used.
+#: Options that choose the usable labels.
 _CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
-#: What changes a draw of labels.
+#: Options that change a draw of labels.
 _DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
-#: What sets images apart, which is done before training.
+#: Options that hold out images, which happens before training.
 _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
@@ -51,14 +51,14 @@ def select_by_run_split(
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
     """Select images, labeled rows, old classes and the order of classifier columns as the training run did.
 
-    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
-    training used. If that was none, labels may be chosen as ``--label-split`` says; images that the run held out stay
-    so. Another data set gets its labels as ``--label-split`` says.
+    For the data set that the run was trained on, recognized by its labeled images, the usable labels are those that
+    training used. If training used none, ``--label-split`` may choose labels; images that the run held out stay held
+    out. Labels of another data set are chosen by ``--label-split``.
 
     Args:
         config: the options.
-        run_split: ``split.json`` of the run.
-        num_outputs: columns of its classifier.
+        run_split: content of ``split.json`` of the run.
+        num_outputs: number of columns of its classifier.
         dataset: the whole listing.
     """
     is_own = is_run_dataset(run_split, dataset)
@@ -93,17 +93,17 @@ def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
     """Return whether a data set is the one that a run was trained on, judging by its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
-    # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
+    # labels of --labels may be of classes that the data set does not have; an earlier version did not store them
     return ("labels" in run_split or set(_trained_names(run_split)) <= set(dataset.class_names)) and (
-        # a few may have been removed since; other images can share a name or two
+        # a few images may have been removed since; another data set can have a few of the same names
         2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
     )
 
 
 def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
-    """Return the data set of a run with the labels that the run used, which ``--labels`` may have given.
+    """Return the data set of a run with the labels that the run used, which may be from ``--labels``.
 
-    Where these are of classes that the data set does not know, its own are of another kind, and are left out.
+    If the data set does not have all of their classes, its own labels are of another kind and are left out.
     """
     if not run_split.get("labels"):
         return dataset
@@ -132,14 +132,14 @@ def labels_used_by_run(
 def class_columns(
     run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
 ) -> NDArray[np.int64] | None:
-    """Return the order in which a store keeps the columns of a classifier's output; ``None`` to leave the output out.
+    """Return the order of a classifier's output columns in a store; ``None`` if the output is not stored.
 
     Args:
-        run_split: ``split.json`` of the run.
-        num_outputs: columns of the classifier; 0: there is none.
-        dataset: what is embedded.
-        old: (k,) its classes with labels.
-        wanted: say why the output is left out.
+        run_split: content of ``split.json`` of the run.
+        num_outputs: number of columns of the classifier; 0: there is no classifier.
+        dataset: the images to embed.
+        old: (k,) mask of its labeled classes.
+        wanted: show a message if the output is not stored.
     """
     if not num_outputs:
         return None
@@ -165,21 +165,19 @@ def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
 
 
 def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
-    """Reject options that the run leaves no room for.
+    """Reject options that have no effect with the run.
 
     Raises:
-        ConfigError: one is set.
+        ConfigError: one of them is set.
     """
     for name in names:
         if not _is_any_set(config, (name,)):
             continue
         remedy = f"Remove {flag(name)}."
         if name not in _HOLDING:
-            remedy += (
-                " After training without labels (--label-split none), --label-split or --old-classes chooses them."
-            )
+            remedy += " --label-split and --old-classes apply only after training without labels (--label-split none)."
         raise ConfigError(
             flag(name),
-            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so its split is used",
+            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so the run's split is used",
             remedy,
         )

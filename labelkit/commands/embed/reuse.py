@@ -1,4 +1,4 @@
-"""Rows of finished stores that a new one takes over: the same image files, embedded by the same model."""
+"""Reuse of rows of finished stores in a new store: the same image files, embedded by the same model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
     Every image file is read once for its digest.
 
     Args:
-        plan: all that decides about it besides.
-        stores: where rows may be.
+        plan: the plan of the new store.
+        stores: stores to copy from.
         dataset: the images of the plan.
 
     Raises:
-        Mismatch: a store was made by another model or with other options; names the keys.
+        Mismatch: a store was made by another model or with other options; the message lists the keys.
     """
     for store in stores:
         check_reusable(store, plan)
@@ -41,7 +41,7 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
 
 
 def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
-    """SHA-256 of each image file; ``None`` where it cannot be read."""
+    """Compute the SHA-256 of each image file; ``None`` for a file that cannot be read."""
 
     def digest(row: int) -> bytes | None:
         try:
@@ -52,19 +52,19 @@ def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
     return list(in_threads(digest, range(len(dataset)), "digests"))
 
 
-# What only the last bits of a row depend on, as they do on its batch.
+# Keys that affect only the last bits of a row, as its batch does.
 _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """Check that a store has the embeddings that an embedding plan would compute for the same images.
 
-    The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
-    device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and
-    what computed it (torch or ONNX Runtime, and of which version) need not.
+    The weights, layer and pooling of the network, the preprocessing, the number types of the computation and of the
+    rows, the kind of device, further outputs, and the recipe of views must agree; the source of the model, batch size,
+    threads and runtime (torch or ONNX Runtime, and its version) may differ.
 
     Raises:
-        Mismatch: names the keys that differ.
+        Mismatch: something differs; the message lists the keys.
     """
     if not store.has_images:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
@@ -88,7 +88,7 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
 
 
 def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
-    """Names of the classes that the first columns of a classifier are for."""
+    """Return the names of the classes of the first columns of a classifier."""
     if holder.old_classes is None:
         return []
     return [name for name, old in zip(holder.class_names, holder.old_classes, strict=True) if old]
@@ -99,15 +99,15 @@ def match_rows(
 ) -> NDArray[np.int64]:
     """Match images to rows of existing stores by identical image files.
 
-    A file that is there several times takes the row of its own name, else the first one of the first store.
+    If several rows have the same file, the row of the same name is used, else the first row of the first store.
 
     Args:
-        stores: where to look.
+        stores: stores to search.
         sample_ids: n names.
-        digests: n times 32 bytes, SHA-256 of the files; ``None``: it cannot be read.
+        digests: n times 32 bytes, SHA-256 of the files; ``None``: the file cannot be read.
 
     Returns:
-        (n, 2) index of a store and row of it, -1 where there is none.
+        (n, 2) index of a store and row in it, -1 without a match.
     """
     first: dict[bytes, tuple[int, int]] = {}
     named: dict[tuple[bytes, str], tuple[int, int]] = {}
@@ -128,8 +128,8 @@ def copy_rows(
     """Read the embeddings and image digests of rows from several stores.
 
     Args:
-        stores: where they are.
-        places: (m, 2) index of a store and row of it.
+        stores: the stores.
+        places: (m, 2) index of a store and row in it.
         extras: names of further outputs to read, or of the column of views.
 
     Returns:

@@ -1,4 +1,4 @@
-"""``embed --index``: put the rows of a store through a head that was trained on such rows; a new store appears."""
+"""``embed --index``: pass the rows of a store through a head that was trained on such rows, into a new store."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _ROWS_AT_A_TIME = 4096
 def embed_rows(config: EmbedConfig) -> SimpleResult:
     """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
-    Names, splits, and what is known of the images stay. Of the store that the run was trained on, or one with its
-    images, the new store calls usable the labels that training used; another keeps its own.
+    Names, splits, and the columns about images are kept. For the store that the run was trained on, or one with its
+    images, the usable labels are those that training used; another store keeps its own.
 
     Raises:
         CheckpointError: the run cannot be used.
         Mismatch: the run was trained on rows of another model.
-        OutputExistsError: the output is there and holds something else.
+        OutputExistsError: the output exists and contains something else.
     """
     assert config.index is not None
     assert config.checkpoint is not None
@@ -83,13 +83,13 @@ def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStor
     if keys:
         raise Mismatch(
             str(store.path),
-            f"was made by a different model from the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
+            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
             f"Embed the images with {made_by.name} from {made_by.source} first.",
         )
 
 
 def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelIdentity:
-    """What a store records: the model of the rows and the head on it, as if images had gone through both."""
+    """Return the model that a store records: that of the rows and the head, as if images had passed through both."""
     head = run.method.main_network()
     return ModelIdentity(
         **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
@@ -103,10 +103,10 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
 
 
 def _is_done(config: EmbedConfig, digest: str) -> bool:
-    """Return whether the store is there already, made of the same rows by the same run.
+    """Return whether the store already exists, made from the same rows by the same run.
 
     Raises:
-        OutputExistsError: something else is there.
+        OutputExistsError: another store exists.
     """
     if config.overwrite or not config.out.exists():
         return False
@@ -184,10 +184,10 @@ def store_summary(
 
     Args:
         store: the store.
-        seconds: that it took.
-        embedded_now: rows that were computed in these.
-        already_done: it was there.
-        num_reused: rows that were copied.
+        seconds: time taken in seconds.
+        embedded_now: number of rows computed in this time.
+        already_done: whether the store existed before.
+        num_reused: number of rows copied.
     """
     labeled = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     model = store.model

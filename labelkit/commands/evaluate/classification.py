@@ -1,4 +1,4 @@
-"""Score a classifier on images it was not trained on, by its output in a store."""
+"""Evaluate a classifier on images that it was not trained on, by its output in a store."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CONFUSIONS_SHOWN = 10
 
 @dataclass(frozen=True)
 class _Scored:
-    """Scores of some images of a store, columns in the order of its classes.
+    """Scores of some images of a store, with columns in the order of its classes.
 
     Attributes:
-        split: of the images.
+        split: split of the images.
         scores: (n, c) float32; -inf where the classifier has no column.
         labels: (n,) int64 in [0, c).
-        train_counts: (c,) int64, images that the classifier was trained with.
-        class_names: of the c classes.
+        train_counts: (c,) int64, number of training images of each class.
+        class_names: names of the c classes.
     """
 
     split: str
@@ -52,11 +52,11 @@ class _Scored:
 def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
     """Evaluate a classifier's accuracy on all images, on groups of classes by training size, and on each class.
 
-    Intervals draw the images again; they hold no other training.
+    Intervals are from resampled images; they do not include variation between trainings.
 
     Raises:
-        ConfigError: no such split.
-        StoreError: nothing to score.
+        ConfigError: there is no such split.
+        StoreError: there is nothing to score.
     """
     store = open_store(config.index)
     check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
@@ -90,7 +90,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
 
 
 def _warn_of_unseen(scored: _Scored) -> None:
-    """Warn of classes without a training image."""
+    """Warn about classes without a training image."""
     unseen = np.flatnonzero(scored.train_counts == 0)
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
@@ -106,7 +106,7 @@ def _group_scores(
     per_class: NDArray[np.float64],
     config: EvaluateClassificationConfig,
 ) -> list[dict[str, Any]]:
-    """Score all images, and those of each group of classes that has some; the interval holds 95 % of the draws."""
+    """Score all images, and those of each group of classes with images; intervals contain 95 % of the resamples."""
     labels, scores = scored.labels, scored.scores
     right = scores.argmax(axis=1) == labels
     num_classes = len(scored.class_names)
@@ -167,7 +167,7 @@ def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> 
 
 
 def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list[dict[str, object]]:
-    """The largest numbers off the diagonal."""
+    """Return the largest off-diagonal counts."""
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS_SHOWN]
@@ -180,7 +180,7 @@ def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list
 def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
     if store.labels is None or not store.class_names:
         raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a set with labels."
+            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a data set with labels."
         )
     if "logits" not in store.extras:
         raise StoreError(
@@ -192,9 +192,7 @@ def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Sco
     if split == "auto":
         split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
-        raise ConfigError(
-            "--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all images with all."
-        )
+        raise ConfigError("--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all.")
     rows = split_rows(store, split)
     known = np.asarray(store.labels, dtype=np.int64)
     rows = rows[known[rows] >= 0]
@@ -203,10 +201,10 @@ def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Sco
     num_classes = len(store.class_names)
     labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
-    # how `labelkit embed` orders them: classes with labels ascending, then the others
+    # the order of `labelkit embed`: labeled classes ascending, then the others
     columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
     outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
     scores = np.full((len(rows), num_classes), -np.inf, dtype=np.float32)
-    count = min(num_classes, outputs.shape[1])  # outputs beyond have no class
+    count = min(num_classes, outputs.shape[1])  # further outputs have no class
     scores[:, columns[:count]] = outputs[:, :count]
     return _Scored(split, scores, known[rows], np.bincount(known[labeled], minlength=num_classes), store.class_names)

@@ -1,4 +1,4 @@
-"""What the commands on patch features start from, what they report, and predicted masks drawn beside true ones."""
+"""Common parts of the commands on patch features: inputs, scores, and sheets of true and predicted masks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PixelPatchNetwork(PixelNetwork):
         """Return the pixels of each patch of the images, (b, rows, cols, c patch_size**2).
 
         Raises:
-            ConfigError: the image is no whole number of patches.
+            ConfigError: the image is not a whole number of patches.
         """
         height, width = images.shape[-2:]
         side = self.patch_size
@@ -73,7 +73,7 @@ class FrozenNetwork:
     """Frozen network whose patch features are evaluated.
 
     Attributes:
-        network: on the device, in evaluation mode.
+        network: the network, on the device, in evaluation mode.
         size: side of whole images in pixels.
         batch_size: images per forward pass.
     """
@@ -101,7 +101,7 @@ class WholeBatch:
     """Batch of whole images with their patch features and masks.
 
     Attributes:
-        rows: (b,) of the data set.
+        rows: (b,) rows of the data set.
         features: (b, rows, cols, f).
         pixels: (h, w, c) of each image.
         masks: (h, w) of each image.
@@ -127,9 +127,9 @@ class DenseInput:
 
     Attributes:
         frozen: the network.
-        dataset: has masks.
-        record: both, as plain JSON.
-        network: what tables call the network.
+        dataset: the data set, with masks.
+        record: description of both, as plain JSON.
+        network: name of the network in tables.
     """
 
     frozen: FrozenNetwork
@@ -143,20 +143,20 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
 
     Args:
         config: the options.
-        classes: the masks must hold classes, not objects of films; else the reverse.
+        classes: whether the masks must contain classes; otherwise they must contain objects of films.
 
     Raises:
-        ConfigError: a file to write is there already, or the network has no patch features.
-        DatasetError: the set is not there, has no masks, or has masks of the other kind.
+        ConfigError: an output file already exists, or the network has no patch features.
+        DatasetError: the set does not exist, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
-            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets`: mask classes)."
+            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
-        kind = "number the objects of films" if classes else "are classes, not objects of films"
+        kind = "mark objects of videos, not classes" if classes else "mark classes, not objects of videos"
         raise DatasetError(
             config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` instead."
         )
@@ -196,11 +196,11 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
     """Check that a network takes as many input channels as the images have.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: the numbers differ.
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network takes {channels}"
+        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network needs {channels}"
         raise ConfigError("--dataset", problem, "Choose another network or data set.")
 
 
@@ -210,16 +210,16 @@ def choose_rows(
     """Choose a split of a data set; return its name and rows.
 
     Args:
-        dataset: the set.
-        split: what was asked for; ``auto`` = the first of ``order`` that the set has.
-        order: names, ``all`` among them if all images will do.
-        option: that asked, for messages.
-        limit: rows at most, drawn by the seed.
-        seed: of the draw.
+        dataset: the data set.
+        split: the requested split; ``auto`` = the first of ``order`` that the set has.
+        order: names of splits, including ``all`` if all images may be used.
+        option: option that requests the split, for messages.
+        limit: maximum number of rows, drawn at random.
+        seed: seed of the draw.
 
     Raises:
-        ConfigError: there is none of these splits.
-        DatasetError: there is no such split, or it is empty.
+        ConfigError: the set has none of these splits.
+        DatasetError: the split does not exist, or is empty.
     """
     if split == "auto":
         known = [name for name in order if name in dataset.split_names or name == "all"]
@@ -252,7 +252,7 @@ def choose_splits(
 
     Raises:
         ConfigError: there are no such splits, or they share images.
-        DatasetError: a split is not there, or is empty.
+        DatasetError: a split does not exist, or is empty.
     """
     (train, train_rows), (scored, eval_rows) = (
         choose_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
@@ -273,11 +273,11 @@ def mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> d
 
     Args:
         scores: one for each seed.
-        names: of the c classes.
+        names: names of the c classes.
 
     Returns:
-        ``mean_iou`` and ``pixel_accuracy`` as :func:`mean_and_std` has them, and ``per_class`` the means of IoU and
-        accuracy of every class, NaN where there is none.
+        ``mean_iou`` and ``pixel_accuracy`` as from :func:`mean_and_std`, and ``per_class`` with the mean IoU and
+        accuracy of each class, NaN where undefined.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice")
@@ -304,7 +304,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def write_requested(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the scores and the sheet of masks that the options ask for."""
+    """Write the scores and the sheet of masks that the options request."""
     made = write_scores(config.out, values)
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
@@ -333,7 +333,7 @@ class MaskPicture(NamedTuple):
     """Image with its true and its predicted mask.
 
     Attributes:
-        name: below the image.
+        name: name shown below the image.
         pixels: (h, w, c) uint8.
         truth: (h, w) uint8, 255 = ignored, drawn white.
         prediction: (h, w) uint8.
@@ -365,11 +365,11 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
 
     Args:
         path: PNG to write; an existing file is replaced.
-        pictures: what to draw.
-        names: of the classes; of those that occur the colors are shown.
+        pictures: images and masks to draw.
+        names: names of the classes; colors are shown for those that occur.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     rows: list[list[Picture]] = []
     met: set[int] = set()

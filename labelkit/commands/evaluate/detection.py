@@ -1,4 +1,4 @@
-"""Judge a backbone by a detector that is trained on it: boxes and masks of objects, scored as COCO does."""
+"""Evaluate a backbone by a detector that is trained on it: boxes and masks of objects, scored as in COCO."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
 class Updates(NamedTuple):
-    """Numbers of updates for a detector: in all, for warm-up, and before each tenfold drop of the learning rate."""
+    """Numbers of updates for a detector: total, warm-up, and before each tenfold drop of the learning rate."""
 
     steps: int
     warmup: int
@@ -84,18 +84,18 @@ def train_detector(
 
     Args:
         config: which detector, and how it is trained.
-        network: it stays as it is.
-        dataset: has boxes.
+        network: the network, which is not changed.
+        dataset: the data set, with boxes.
         rows: images to train on, each with an object.
-        runtime: where, and in which precision.
-        seed: of the new weights, the order, mirror images and samples.
+        runtime: device and precision.
+        seed: seed of the new weights, the order, mirror images and samples.
 
     Returns:
         torchvision's model, in evaluation mode.
 
     Raises:
         ConfigError: the network has no backbone, or none that fits.
-        DivergenceError: a loss is no number.
+        DivergenceError: a loss is not finite.
         DatasetError: an image or an outline cannot be used.
     """
     updates, num_classes = Updates.for_images(config, len(rows)), len(dataset.object_classes)
@@ -129,7 +129,7 @@ def train_detector(
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
                 raise DivergenceError(
-                    f"step {step}", f"the loss is not finite: {bad or 'the sum of losses'}", "Use a smaller --lr."
+                    f"step {step}", f"the loss is not finite ({bad or 'the sum of all parts'})", "Use a smaller --lr."
                 )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
@@ -140,7 +140,7 @@ def train_detector(
 
 @contextmanager
 def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Draw from a seed what torchvision draws from torch's global generators, and put these back."""
+    """Seed torch's global generators, from which torchvision draws, and restore them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), seeded_init(seed):
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -149,7 +149,7 @@ def _seeded(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _groups(detector: nn.Module, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
-    """Return the parameters that are trained, those with weight decay and those without."""
+    """Return the trained parameters, grouped into those with weight decay and those without."""
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
         if parameter.requires_grad:
@@ -159,14 +159,14 @@ def _groups(detector: nn.Module, config: EvaluateDetectionConfig) -> list[dict[s
 
 
 def _longer_side(config: EvaluateDetectionConfig) -> int:
-    """Return the most pixels of the longer side of an image."""
+    """Return the maximum length of the longer side of an image in pixels."""
     return config.shorter_side * 5 // 3
 
 
 def _batches(
     dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
-    """Yield images (c, h, w) and what is in them, pass after pass in new orders."""
+    """Yield images (c, h, w) and their targets, in a new order in each pass."""
     plans = _plans(dataset, rows, steps * config.batch_size, seed, masks=config.detector != "faster-rcnn")
     examples = read_examples(dataset, plans, config.num_workers or 0)
     while batch := list(itertools.islice(examples, config.batch_size)):
@@ -199,11 +199,11 @@ def detect(
     """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
 
     Args:
-        detector: in evaluation mode.
-        dataset: the set.
+        detector: the detector, in evaluation mode.
+        dataset: the data set.
         rows: images; image i is row ``rows[i]``.
-        runtime: where.
-        masks: also return run lengths of their masks.
+        runtime: device.
+        masks: also return run lengths of the masks.
         num_workers: processes that decode images.
     """
     found: list[dict[str, Any]] = []
@@ -230,7 +230,7 @@ def detect(
 
 
 def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
-    """Bring images to the device, as numbers in [0, 1]."""
+    """Move images to the device, as numbers in [0, 1]."""
     return [image.to(runtime.device).float().div_(255) for image in images]
 
 
@@ -242,8 +242,8 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
-        ConfigError: no such split, the images scored were trained on, no outlines for masks, or no pycocotools.
-        DatasetError: no boxes, or boxes or images that cannot be used.
+        ConfigError: no such split, scored images were trained on, no outlines for masks, or no pycocotools.
+        DatasetError: there are no boxes, or boxes or images cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a detector failed.
     """
@@ -302,7 +302,7 @@ def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool)
         objects = dataset.objects.read(int(row))
         plan = ExamplePlan.of(dataset, int(row))
         height, width = plan.size
-        if masks and not height:  # the annotation does not say it
+        if masks and not height:  # the annotation does not contain it
             height, width = read_example(dataset.source, dataset.in_channels, plan).image.shape[-2:]
         for place in range(len(objects)):
             entry = {

@@ -30,11 +30,11 @@ _PROTOCOL = "v2"
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     """Evaluate the groupings of a store against its labels by clustering accuracy, NMI, AMI and ARI.
 
-    Accuracy is All/Old/New with intervals; kinds of error are counted, too.
+    Accuracy is reported as All/Old/New with intervals, together with kinds of errors.
 
-    Rows that training could use the label of are left out by default, as in all published numbers; each split is
-    scored on its own. The intervals are those of :func:`accuracy_intervals`: rows are drawn again, clusters and
-    their matching stay.
+    Rows whose label training could use are left out by default, as in all published numbers; each split is scored
+    separately. The intervals are those of :func:`accuracy_intervals`: rows are resampled, but clusters and their
+    matching are fixed.
 
     Raises:
         StoreError: the store has no labels, or no grouping.
@@ -84,7 +84,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 def _nothing_to_score(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
     of = "" if mapping_from is None else f" of split {mapping_from}"
     problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
-    verb, option = ("score", "check --split") if mapping_from is None else ("match by", "choose another --mapping-from")
+    verb, option = ("score", "check --split") if mapping_from is None else ("match on", "choose another --mapping-from")
     remedy = f"Pass --rows all to {verb} the others too." if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
 
@@ -93,7 +93,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
     """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes.
 
     Raises:
-        StoreError: there are none.
+        StoreError: there are no labels.
     """
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=own)
@@ -107,7 +107,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
 
 
 def _used_labels(store: EmbeddingStore, result: Result) -> NDArray[np.bool_] | None:
-    """(n,) rows whose label the result, or the training of the store, could use; None if nothing is known of that."""
+    """Return a mask (n,) of rows whose label the result or the store's training could use; None if unknown."""
     own = None if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     given = result.arrays.get("labeled")
     if given is None:
@@ -118,7 +118,7 @@ def _used_labels(store: EmbeddingStore, result: Result) -> NDArray[np.bool_] | N
 def _old_classes(
     store: EmbeddingStore, result: Result, truth: NDArray[np.int64], num_classes: int
 ) -> NDArray[np.bool_]:
-    """(c,) classes with labels that were used; all if nothing is known of that."""
+    """Return a mask (c,) of classes whose labels were used; all classes if unknown."""
     given = result.arrays.get("labeled")
     if store.old_classes is None and given is None:
         return np.ones(num_classes, dtype=bool)
@@ -149,7 +149,7 @@ def _score(
     accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
-        generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
+        generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings have equal intervals
         intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
     names = result.arrays.get("names")
     return {
@@ -224,13 +224,13 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             unusable.append(name)
             continue
         if result.kind in ("answers", "discovered") and not config.results:
-            # Unsure rows have no group there: they would stand beside groupings of all rows and seem better.
+            # Unsure rows have no group in these results, so they would seem better than groupings of all rows.
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the images", "Choose a result of cluster or discover.")
+            raise StoreError(result.where, "has no image groups", "Choose a result of `cluster` or `discover`.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
         remedy = "Recreate them with --overwrite."
@@ -247,7 +247,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
 def _rows(
     store: EmbeddingStore, config: EvaluateClusteringConfig, keep: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.int64]]:
-    """Rows to score by split, of those that count."""
+    """Return the rows to score of each split, among those of ``keep``."""
     if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}

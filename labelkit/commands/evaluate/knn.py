@@ -1,4 +1,4 @@
-"""Judge the features of a store: by a vote of the nearest rows, and by a linear classifier, as published tables do."""
+"""Evaluate the features of a store by a vote of the nearest rows and by a linear classifier, as published tables do."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class LabeledSplits:
         gallery_labels: (g,) int64.
         queries: (q, d).
         query_labels: (q,) int64, for scoring only.
-        class_names: of these numbers.
-        names: of the two splits.
-        own: (q,) int64, place of each query in the gallery; -1 = it is not there.
+        class_names: names of the classes, by number.
+        names: names of the two splits.
+        own: (q,) int64, position of each query in the gallery; -1 = not in the gallery.
     """
 
     store: EmbeddingStore
@@ -60,18 +60,18 @@ def choose_labeled_splits(
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits as gallery and queries.
 
-    With ``--labels`` only these labels of the gallery are known, and their rows are no queries; the splits may then be
-    the same. Where the store has no labels of these classes, all rows are judged by them.
+    With ``--labels``, only those labels of the gallery are known, and their rows are not queries; the splits may then
+    be the same. If the store has no labels of these classes, all rows are evaluated by the given labels.
 
     Args:
-        config: names both splits.
+        config: options that name both splits.
         store: the store.
-        leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
-            the store has no splits.
+        leave_one_out: whether the splits may be the same; both are then all rows if the store has no splits, but
+            train and test are requested.
 
     Raises:
-        StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
-        DatasetError: ``--labels`` cannot be used, or gives none to the gallery.
+        StoreError: the store has no labels in one of the splits, or only zeros in the gallery.
+        DatasetError: ``--labels`` cannot be used, or has no label for the gallery.
         ConfigError: no such split, or both are the same.
     """
     gallery, queries = config.gallery, config.queries
@@ -97,12 +97,12 @@ def choose_labeled_splits(
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
-            problem = f"every image of split {queries} with a known class has a label in {given.where}"
+            problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Repeat `embed`.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -138,8 +138,8 @@ _L2: Final = 1e-3
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     """Evaluate features by a linear classifier trained on one split and tested on another.
 
-    All labels of the store are used, also those that training was not given: this measures features, it makes none.
-    With ``--labels``, only those are known, and all other rows of the queries are asked for.
+    All labels of the store are used, even those hidden from training: this measures features and trains none.
+    With ``--labels``, only those are used, and all other rows of the queries are classified.
 
     Raises:
         StoreError: the store has no labels in one of the splits.
@@ -205,27 +205,27 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
 
 
 def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
-    """Leave out rows of the gallery at random until there are no more than asked for."""
+    """Draw at most ``most`` rows of the gallery at random."""
     if most is None or len(splits.gallery) <= most:
         return splits
     kept = np.sort(keyed_generator(seed, "gallery of evaluate linear").choice(len(splits.gallery), most, replace=False))
     return replace(splits, gallery=splits.gallery.subset(kept), gallery_labels=splits.gallery_labels[kept])
 
 
-# Passes of the training of --linear.
+# Number of epochs of --linear.
 _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """Evaluate features by kNN classification of one split with the labels of another.
 
-    All labels of the store are used, also those that training was not given: this measures features, it makes none.
-    With ``--labels``, only those are known, and all other rows of the queries are asked for. A row has no vote on
-    itself: where both splits are the same, or the store has none, each row is named by all others (leave-one-out).
+    All labels of the store are used, even those hidden from training: this measures features and trains none.
+    With ``--labels``, only those are used, and all other rows of the queries are classified. A row does not vote
+    for itself: if the splits are the same, or the store has none, each row is classified by all others (leave-one-out).
 
     Raises:
         StoreError: the store has no labels in one of the splits.
-        ConfigError: no such split, or a single row or a linear classifier where both are the same.
+        ConfigError: no such split, or both are the same and there is a single row or ``--linear``.
     """
     store = open_store(config.index)
     check_result_name(
@@ -270,14 +270,14 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:
-    """Say that each row is named by all others, and refuse what cannot be asked for so.
+    """Show a message that each row is classified by all others, and reject options that this does not allow.
 
     Raises:
-        ConfigError: a single row, or a linear classifier, which would be trained on what it is asked for.
+        ConfigError: a single row, or a linear classifier, which would be trained on the rows to classify.
     """
     if config.linear:
         remedy = "Choose two splits with --gallery and --queries, or remove --linear."
-        raise ConfigError("--linear", "would train a classifier on the images to classify", remedy)
+        raise ConfigError("--linear", "the classifier would be trained on the images that it is evaluated on", remedy)
     if len(splits.gallery) < 2:
         raise ConfigError("--gallery", f"{splits.names[0]} has only one labeled image; at least two are needed", "")
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
@@ -285,7 +285,7 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
 
 
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
-    """Scores of each number of neighbors, and the votes (q, c) of the first one."""
+    """Compute the scores of each number of neighbors, and the votes (q, c) of the first number."""
     num_classes = len(splits.class_names)
     queries: StoredRows | NDArray[np.float32] = splits.queries
     gallery: StoredRows | NDArray[np.float32] = splits.gallery
@@ -314,10 +314,10 @@ def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[
 
 
 def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Queries and gallery on principal components of the gallery.
+    """Project queries and gallery on principal components of the gallery.
 
     Raises:
-        ConfigError: rows have fewer numbers.
+        ConfigError: rows have fewer dimensions.
     """
     dim = splits.gallery.shape[1]
     if count > dim:

@@ -1,4 +1,4 @@
-"""Judge a frozen network by a classifier that says of each class whether an image has it: average precision.
+"""Evaluate a frozen network by a multi-label classifier on top of it: average precision of each class.
 
 Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
 """
@@ -42,18 +42,18 @@ class PresenceHead(nn.Module):
     """Multi-label classifier whose layers are trained on top of a frozen network.
 
     Args:
-        network: stays as it is; ``fully-connected`` copies its wide layers and draws them anew, with a standard
-            deviation of 0.01 and a bias of 0.1.
+        network: the network, which is not changed; ``fully-connected`` copies its wide layers and reinitializes them,
+            with a standard deviation of 0.01 and a bias of 0.1.
         part: what is trained: one layer on the embedding, or the wide layers of an AlexNet and one on top.
         num_classes: c.
-        seed: of what is drawn.
+        seed: seed of the initialization.
 
     Shape:
         - images: ``(b, channels, h, w)``.
-        - returns: ``(b, c)`` logits, one for each class by itself.
+        - returns: ``(b, c)`` independent logits, one for each class.
 
     Raises:
-        UnsupportedBackboneError: ``fully-connected``, and the network is no AlexNet.
+        UnsupportedBackboneError: ``fully-connected``, but the network is not an AlexNet.
     """
 
     def __init__(self, network: InferenceNetwork, part: Part, num_classes: int, *, seed: int) -> None:
@@ -65,7 +65,7 @@ class PresenceHead(nn.Module):
             if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
                 raise UnsupportedBackboneError(
                     "evaluate presence",
-                    "the network has no wide layers after its convolutions",
+                    "the network has no fully connected layers after its convolutions",
                     "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
                 )
             wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
@@ -89,8 +89,8 @@ class PresenceHead(nn.Module):
 
 
 _MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
-# Shares of the image that a training view shows, which is square, or its mirror image; updates after which the learning
-# rate is halved, again and again.
+# Range of the share of an image that a training view shows, which is square and may be mirrored; number of updates
+# after each of which the learning rate is halved.
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 _PROTOCOL = (
@@ -103,9 +103,9 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
     Raises:
         DatasetError: the set does not say which classes its images have.
-        ConfigError: no such split.
+        ConfigError: there is no such split.
         CheckpointError: the network cannot be loaded.
-        UnsupportedBackboneError: it has no wide layers to train.
+        UnsupportedBackboneError: the network has no wide layers to train.
         DivergenceError: the loss is not finite.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root)
@@ -139,18 +139,19 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
 def _of_split(dataset: ImageDataset, split: str, option: str) -> ImageDataset:
     if split not in dataset.split_names:
-        raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
+        remedy = f"Choose one of: {', '.join(dataset.split_names)}."
+        raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
     return dataset.select(dataset.in_split(split))
 
 
 def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return (n, c) which classes some images have."""
+    """Return the presence (n, c) of classes in some images."""
     assert images.bank.dataset.presence is not None
     return images.bank.dataset.presence[rows]
 
 
 def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec) -> None:
-    """SGD on the cross-entropies of the classes, summed; what does not count has none."""
+    """Train by SGD on the summed cross-entropies of the classes, without classes that do not count."""
     head.layers.train()
     optimizer = torch.optim.SGD(head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     with current_progress().task("train classifier", total=config.steps) as task:
@@ -172,7 +173,7 @@ def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
 
     Args:
         logits: (b, c).
-        presence: (b, c) int8: 1 = there, 0 = not there, -1 = counts nothing.
+        presence: (b, c) int8: 1 = present, 0 = absent, -1 = does not count.
     """
     terms = nn.functional.binary_cross_entropy_with_logits(logits, (presence == 1).float(), reduction="none")
     return terms.masked_fill(presence < 0, 0.0).sum() / len(logits)
@@ -196,7 +197,7 @@ def _score(
     sums = np.zeros((len(rows), len(images.bank.dataset.presence_classes)))
     with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
         for number in range(_RANDOM_CROPS):
-            # keys that no training view has: those count from the other end
+            # negative epochs, so that views are drawn with keys of no training view
             for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))

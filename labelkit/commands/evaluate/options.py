@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from labelkit.options.base import panel
 from labelkit.options.gate import GateConfig
 from labelkit.options.index import ScoresConfig
-from labelkit.options.memory import MemoryConfig
+from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
@@ -49,7 +49,7 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     }
 
     answer: str | None = _STORE(
-        None, "Result from discover answer to score; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
+        None, "Result from `discover answer`; default: the newest (answer, answer-2, ...).", pattern=RESULT_NAME
     )
     plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves in this PNG.", makes="png")
 
@@ -141,7 +141,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         "published protocols do.",
     )
     max_gallery: int | None = Field(
-        None, ge=1, description="Maximum number of training images, drawn by --seed. Default: all of --gallery."
+        None, ge=1, description="Maximum number of training images, drawn with --seed. Default: all of --gallery."
     )
     lr: float | None = Field(
         None,
@@ -169,7 +169,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         return self
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig, ProcessesConfig):
     """Options of ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -184,7 +184,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         description="Comma-separated splits, or all, whose images are both queries and gallery. auto: split query "
         "against split gallery if the store has both; else test if the store has it; else all.",
     )
-    queries: str | None = _STORE(None, "Split of the queries, or all, instead of --split.")
+    queries: str | None = _STORE(None, "Split that contains the queries, or all; replaces --split.")
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = _STORE(
         None, "Store to search in, made with the same model; default: the store itself."
@@ -194,7 +194,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
     )
     threads: int | None = _RUN(
-        None, "Number of blocks processed in parallel; default: OMP_NUM_THREADS, or the number of cores.", ge=1
+        None,
+        "Number of blocks that each process ranks in parallel; default: its share of OMP_NUM_THREADS, or of the cores.",
+        ge=1,
     )
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
@@ -222,7 +224,7 @@ class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig,
         "data_root": None, "batch_size": None, "device": "auto", "threads": None,
     }  # fmt: skip
 
-    split: str = Field("auto", description="Split to score; auto: test or val, if the store has either.")
+    split: str = Field("auto", description="Split of the store to score; auto: test, else val.")
 
 
 class EvaluatePresenceConfig(
@@ -249,7 +251,7 @@ class EvaluatePresenceConfig(
         "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
-    batch_size: int = Field(16, ge=2, description="Images per step.")
+    batch_size: int = Field(16, ge=2, description="Number of images per step.")
     lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
     seed: int = Field(
         0,
@@ -274,7 +276,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, Checkpoin
 
     checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
-    split: str = Field("auto", description="Split to score; auto: test or val, if the data set has either.")
+    split: str = Field("auto", description="Split to score; auto: test, else val.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
         description="Where to train classifiers. convolutions: after each convolution of a plain network; "
@@ -291,7 +293,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, Checkpoin
         "their flips in data sets where a flip keeps the class; center: the center only.",
     )
     epochs: int = Field(36, ge=1, description="Number of training epochs.")
-    batch_size: int = Field(192, ge=2, description="Images per step.")
+    batch_size: int = Field(192, ge=2, description="Number of images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
     lr_drop_epochs: tuple[int, ...] = Field(
         (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
@@ -325,7 +327,7 @@ class DenseConfig(
         "and masks/, or train/ and val/ with both in each.",
     )
     patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
-    batch_size: int = _RUN(64, "Images per forward pass.", ge=1)
+    batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
     sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks in this PNG.", makes="png")
 
 
@@ -409,8 +411,8 @@ class EvaluatePatchClustersConfig(DenseConfig):
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Number of patch clusters. Default: the number of classes, matched one to one; with more "
-        "clusters, each cluster gets its best class.",
+        description="Number of patch clusters. Default: the number of classes, matched one to one; if there are more "
+        "clusters, each is assigned the class that fits best.",
     )
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
@@ -476,7 +478,7 @@ class EvaluateDetectionConfig(
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
         description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
-        "(published): three stages of both, for an IoU of 0.5, 0.6 and 0.7.",
+        "(published): both, in three stages for an IoU of 0.5, 0.6 and 0.7.",
     )
     tune: bool = Field(
         True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
@@ -488,10 +490,10 @@ class EvaluateDetectionConfig(
     weight_decay: float = Field(
         0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."
     )
-    proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
-    samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
+    proposals: int = Field(1000, ge=1, description="Number of region proposals per image; twice as many in training.")
+    samples_per_image: int = Field(512, ge=2, description="Number of regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = _RUN(
-        "float32", "Floating-point precision of backbone and feature pyramid; heads and boxes use float32."
+        "float32", "Floating-point precision of the backbone and the feature pyramid; heads and boxes use float32."
     )
     seeds: int = Field(
         1,

@@ -1,4 +1,4 @@
-"""Judge patch features without training: groups of k-means against the classes of the pixels.
+"""Evaluate patch features without training: groups of k-means against the classes of the pixels.
 
 Source: our CoTAP specification, section 6.
 """
@@ -31,9 +31,9 @@ from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 
-# Patches that k-means sees, drawn by the seed.
+# Maximum number of patches that k-means is fitted to, drawn at random.
 _MAX_PATCHES = 200_000
-# Principal components of the standardized features; random starts of k-means, and iterations of each.
+# Number of principal components of the standardized features; random starts of k-means, and iterations of each.
 _COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
@@ -46,7 +46,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
 
     Raises:
         ConfigError: no such split, fewer groups than classes, or fewer patches than groups.
-        DatasetError: no masks, or masks that cannot be used.
+        DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
     """
     given = open_dense(config, classes=True)
@@ -114,7 +114,7 @@ def _reduced(
     features = np.concatenate([batch.features.cpu().numpy() for batch in batches])
     flat = features.reshape(-1, features.shape[-1])
     if len(flat) < (config.num_clusters or len(given.dataset.mask_classes)):
-        raise ConfigError("--num-clusters", f"there are only {len(flat)} patches", "Use more images or a larger size.")
+        raise ConfigError("--num-clusters", f"there are only {len(flat)} patches", "Lower it, or use more images.")
     mean, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
     standardized = ((flat - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
     directions, _ = principal_directions(standardized, min(_COMPONENTS, standardized.shape[1]))
@@ -134,7 +134,7 @@ def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDAr
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
-        raise ConfigError("--num-clusters", f"{num_clusters} clusters for {len(seen)} patches", "Request fewer.")
+        raise ConfigError("--num-clusters", f"{num_clusters} exceeds the {len(seen)} patches", "Lower it.")
     clustering = kmeans(seen, num_clusters, generator=generator, num_inits=_NUM_INITS, max_iter=_MAX_ITER)
     return [
         nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps
@@ -144,7 +144,7 @@ def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDAr
 def _matched(
     groups: list[NDArray[np.int64]], truths: list[NDArray[np.uint8]], num_clusters: int, num_classes: int
 ) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
-    """Give each group its class; return the predicted masks and their counts."""
+    """Match each group with a class; return the predicted masks and their counts."""
     stretched = [_nearest(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):
@@ -160,10 +160,10 @@ def _matched(
 
 
 def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Match each group with a class so that the sum of IoU is largest, given the (k, c) pixels that they share.
+    """Match each group with a class so that the sum of IoU is largest, given the (k, c) numbers of shared pixels.
 
-    As many groups as classes are matched one to one; of more, each takes the class of its largest IoU. Groups that
-    share nothing with their class become class 0, the background.
+    If there are as many groups as classes, they are matched one to one; otherwise each group gets the class of its
+    largest IoU. Groups that share no pixel with their class become class 0, the background.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -177,6 +177,6 @@ def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _nearest(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Give every pixel of (h, w) the number of the patch it lies in."""
+    """Return, for each pixel of (h, w), the group of the patch that contains it."""
     rows, columns = (np.arange(size) * cells // size for size, cells in zip(shape, ids.shape, strict=True))
     return np.asarray(ids[np.ix_(rows, columns)])

@@ -1,7 +1,7 @@
-"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of.
+"""Score confident answers against the true classes, on rows whose labels neither training nor calibration had.
 
-A known class is right by its name. New groups have none: they are matched one to one with the classes that no group
-is named by, so that the most samples agree, as the protocols of category discovery do.
+Known classes are compared by name. New groups have no class name: they are matched one to one with the classes without
+a group, so that the most samples agree, as in the protocols of category discovery.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """Evaluate predictions by reliability before and after calibration, by risk-coverage, and by old and new classes.
 
     Raises:
-        StoreError: the store has no truth for the rows answered, or the result is no answer.
-        ConfigError: the picture cannot be written, or there is one.
+        StoreError: the store has no true labels for the predicted rows, or the result does not contain answers.
+        ConfigError: the picture cannot be written, or already exists.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
@@ -56,7 +56,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
 def _judge(
     store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig
 ) -> tuple[dict[str, Any], Reliability, Reliability, RiskCoverage]:
-    """Compare an answer with the true classes; return all scores, and the curves without and with calibration."""
+    """Compare answers with the true classes; return all scores, and the curves without and with calibration."""
     arrays = result.arrays
     rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
     class_names = class_names_of(store, result)
@@ -105,7 +105,7 @@ def _judge(
 
 
 def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
-    """How much is answered, and how much of each kind of answer is right."""
+    """Return how much is answered, and the accuracy of each kind of answer."""
     answered = kinds != UNSURE
     return {
         "answered": int(answered.sum()),
@@ -120,7 +120,7 @@ def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -
 def _rows_to_judge(
     store: EmbeddingStore, arrays: Mapping[str, Any], split: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that were answered and not calibrated with, their true class, and what was decided."""
+    """Return the rows that were predicted and not used for calibration, their true classes, and the decisions."""
     decisions = np.asarray(arrays["decisions"], dtype=np.int64)
     wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
     inside = np.zeros(store.n, dtype=bool)
@@ -143,7 +143,7 @@ def _share(values: NDArray[np.bool_]) -> float:
 def _outcome(
     name: str, chosen: NDArray[np.bool_], kinds: NDArray[np.int64], correct: NDArray[np.bool_]
 ) -> dict[str, Cell]:
-    """How many of some rows were named, called new or left open, and how many of these rightly."""
+    """Count how many of some rows are predicted as known, new or unsure, and how many of each are correct."""
     line: dict[str, Cell] = {"truth": name, "rows": int(chosen.sum())}
     for kind in (KNOWN, NEW, UNSURE):
         mine = chosen & (kinds == kind)
@@ -160,8 +160,8 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
     filled = [entry for entry in values["after"]["bins"] if entry["count"]]
     return [
         Table(
-            "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
-            ["rows", "answered", "right if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            "answers for images whose labels neither training nor calibration used (%, except AURC)",
+            ["rows", "answered", "correct if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
             [answers],
         ),
         Table(
@@ -175,7 +175,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
             [errors],
         ),
         Table(
-            "what became of them",
+            "outcomes by true class",
             ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
             [list(line.values()) for line in values["outcomes"]],
         ),
@@ -183,7 +183,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
 
 
 def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own, or for a new group the class that it is matched with.
+    """Return the class of each group: its own class, or for a new group the class that it is matched with.
 
     Args:
         labels: (n,) integers >= 0, the truth.
@@ -194,7 +194,7 @@ def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_gro
         (k,) int64, -1 = a new group without match.
 
     Raises:
-        ValueError: shapes that do not fit, or an id out of range.
+        ValueError: shapes do not fit, or an id is out of range.
     """
     classes, named = np.asarray(labels), np.asarray(class_of_group)
     known = named[named >= 0]

@@ -1,4 +1,4 @@
-"""Judge a network by linear classifiers after each convolution, or on its embedding, trained on augmented images.
+"""Evaluate a network by linear classifiers after each convolution, or on its embedding, trained on augmented images.
 
 Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders" (CVPR 2017):
 maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
@@ -54,7 +54,7 @@ def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequenc
 
 
 _MOMENTUM = 0.9
-# Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
+# Maximum number of inputs of a probe at a convolution, to which maps are pooled (published: 9,216 to 9,600).
 _MAX_VALUES = 9600
 _EMBEDDING = "embedding"
 _PROTOCOL = (
@@ -66,7 +66,7 @@ def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
     """Return the ReLU that follows each convolution of a network, by name.
 
     Raises:
-        UnsupportedBackboneError: there is no convolution, or one without a ReLU of its own, as in residual networks.
+        UnsupportedBackboneError: there is no convolution, or one without its own ReLU, as in residual networks.
     """
     found: dict[str, nn.ReLU] = {}
     waiting = ""
@@ -105,14 +105,14 @@ def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
     """Choose the kernel (= stride) and padding that pool maps to at most ``max_values`` numbers.
 
-    They are the smallest kernel, then the largest padding, that fit; the pooled side is returned, too.
+    The smallest kernel that fits is used, and then the largest padding; the pooled side is also returned.
 
-    For the AlexNet of 224 pixels and 9,600 numbers these are the published ones: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
+    For the AlexNet of 224 pixels and 9,600 numbers these are the published values: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
 
     Args:
-        channels: of the maps.
-        side: of the maps.
-        max_values: most numbers that may be left; one of each channel always is.
+        channels: number of channels of the maps.
+        side: side of the maps.
+        max_values: maximum number of values after pooling; one per channel always remains.
     """
     for kernel in range(1, side + 1):
         for padding in range(kernel // 2, -1, -1):
@@ -126,10 +126,10 @@ class ConvProbe(nn.Sequential):
     """Linear probe on convolutional maps, after pooling and batch normalization without learned scale.
 
     Args:
-        channels: of the maps.
-        side: of the maps.
+        channels: number of channels of the maps.
+        side: side of the maps.
         num_classes: c.
-        max_values: most numbers that the linear layer may see.
+        max_values: maximum number of inputs of the linear layer.
 
     Shape:
         - maps: ``(b, channels, side, side)``.
@@ -150,13 +150,13 @@ class ConvProbe(nn.Sequential):
 
 @dataclass(frozen=True)
 class EvalImages:
-    """Images that a frozen network is judged on: what is read, and how it becomes the input of the network.
+    """Images that a frozen network is evaluated on, and how they are prepared for the network.
 
     Attributes:
-        bank: reads them.
-        rows: int64 rows of the bank's data set, those that count.
-        normalize: of the network.
-        num_workers: processes that decode.
+        bank: reads the images.
+        rows: int64 rows of the bank's data set that are used.
+        normalize: normalization of the network.
+        num_workers: number of processes that decode.
     """
 
     bank: ImageBank
@@ -182,7 +182,7 @@ class EvalImages:
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
     def labeled(self) -> EvalImages:
-        """Return those that have a label."""
+        """Return the images that have a label."""
         return replace(self, rows=self.rows[self.bank.dataset.labels[self.rows] >= 0])
 
     def batches(
@@ -202,15 +202,15 @@ class EvalImages:
 def held_out_images(
     run_config: BackboneRunConfig, split: str, data_root: Path | None
 ) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
-    """Prepare the data of a run, and the images of it that are held out; return the options, too.
+    """Prepare the data of a run and its held-out images; return the options as well.
 
     Args:
-        run_config: of the run.
-        split: of the images, or auto.
-        data_root: where named sets are now; ``None``: where they were.
+        run_config: options of the run.
+        split: split of the images, or auto.
+        data_root: current folder of named sets; ``None``: the folder used in the run.
 
     Raises:
-        ConfigError: no such split, one that is trained on, or none with labels.
+        ConfigError: the split does not exist or is trained on, or no held-out split has labels.
     """
     changes: dict[str, object] = {"eval_split": split} | ({} if data_root is None else {"data_root": data_root})
     options = run_config.model_copy(update=changes)
@@ -218,7 +218,7 @@ def held_out_images(
     judged = eval_images(options, prepared)
     if judged is None:
         raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or choose a split of the set."
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
         )
     return options, prepared, judged
 
@@ -229,18 +229,18 @@ _Look: TypeAlias = Callable[[Tensor], list[Tensor]]
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     """Train linear probes after all convolutions at once, or on the embedding, and evaluate them on other images.
 
-    The network stays as it is, with the running statistics of its normalization. True labels of all training images are
-    used: this measures features, it makes none.
+    The network, including the running statistics of its normalization, is not changed. True labels of all training
+    images are used: this measures features and trains none.
 
     Raises:
-        CheckpointError: no run, or one whose data are not images of one kind.
-        UnsupportedBackboneError: the network is no plain sequence of convolutions.
-        ConfigError: no held-out images with labels.
+        CheckpointError: not a run, or one whose data are not images of one kind.
+        UnsupportedBackboneError: the network is not a plain sequence of convolutions.
+        ConfigError: there are no held-out images with labels.
     """
     run = load_run(config.checkpoint, config.which)
     if not isinstance(run.config, BackboneRunConfig):
         raise CheckpointError(
-            str(config.checkpoint), "has no held-out images", "Embed with it and use `labelkit evaluate linear`."
+            str(config.checkpoint), "has no held-out images", "Embed images with it and use `labelkit evaluate linear`."
         )
     network = run.method.main_network()
     layers = probed_layers(network) if config.at == "convolutions" else {}
@@ -304,7 +304,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
 
 @contextmanager
 def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[_Look]:
-    """Give a function: images to the maps of the layers, or to the embedding as maps of one place."""
+    """Provide a function from images to the maps of the layers, or to the embedding as maps of one position."""
     with collect_outputs(list(layers.values())) as maps:
 
         def look(images: Tensor) -> list[Tensor]:
@@ -319,7 +319,7 @@ def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[
 def _train(
     config: EvaluateProbesConfig, look: _Look, probes: list[nn.Sequential], images: EvalImages, view: ViewSpec
 ) -> None:
-    """SGD on the sum of all losses; no probe has anything to do with another."""
+    """Train by SGD on the sum of all losses; the probes are independent of each other."""
     optimizer = torch.optim.SGD(
         [value for probe in probes for value in probe.parameters()],
         config.lr,
@@ -355,7 +355,7 @@ def _score(
     *,
     mirror: bool,
 ) -> list[dict[str, Any]]:
-    """Accuracy of each probe, its outputs averaged over the crops of an image; top 5 of more than five classes."""
+    """Return the accuracy of each probe, averaging outputs over an image's crops; top 5 with more than five classes."""
     view, ten = ViewSpec(resize_side(size), resize_ratio=1.0), config.crops == "ten"
     for probe in probes:
         probe.eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.apply import apply_to_parts, check_cluster
 from labelkit.commands.common.embeddings import (
     block_bytes,
     bounded_rows,
     check_directions,
-    check_features,
     split_rows,
+    stored_rows,
     unit_rows,
 )
 from labelkit.commands.common.labels import with_labels
@@ -67,8 +69,9 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     Raises:
         StoreError: no labels, no class with two rows, rows without a direction.
         Mismatch: two stores that were not embedded alike.
-        ConfigError: no such split, k too large, too little memory allowed.
+        ConfigError: no such split, k too large, too little memory allowed, no such cluster.
     """
+    check_cluster(config.ray_address)
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     check_result_name(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
@@ -78,26 +81,30 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     available = len(held.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
         raise ConfigError("-k", f"only {available} images are available, not {max(config.k)}", "Lower -k.")
-    features = check_features(asked.store, asked.rows)
+    features = stored_rows(asked.store, asked.rows)
     check_directions(asked.store, asked.rows, features, _REMEDY)
     found = features
     if not same:
-        found = check_features(held.store, held.rows)
+        found = stored_rows(held.store, held.rows)
         check_directions(held.store, held.rows, found, _REMEDY)
-    threads = config.threads or _num_threads()
-    with current_progress().task("ranking", total=len(asked.rows)) as task:
-        scores = score_retrieval(
-            features,
-            asked.labels,
-            gallery=None if same else found,
-            gallery_labels=None if same else held.labels,
-            own_rows=None if same else own_rows,
-            ks=config.k,
-            at_r=config.at_r,
-            max_bytes=block_bytes(config, _BLOCKS_BYTES),
-            num_threads=threads,
-            on_block=task.advance,
-        )
+    on_ray = config.ray_address is not None
+    score = partial(
+        score_retrieval,
+        features,
+        asked.labels,
+        gallery=None if same else found,
+        gallery_labels=None if same else held.labels,
+        own_rows=None if same else own_rows,
+        ks=config.k,
+        at_r=config.at_r,
+        max_bytes=block_bytes(config, _BLOCKS_BYTES),
+        num_threads=config.threads or (1 if on_ray else max(1, _num_threads() // config.processes)),
+    )
+    if on_ray or config.processes > 1:
+        scores = score(spread=partial(apply_to_parts, config=config, name="ranking"))
+    else:
+        with current_progress().task("ranking", total=len(asked.rows)) as task:
+            scores = score(on_block=task.advance)
     if not len(scores.query_rows):
         raise StoreError(
             f"{store.path}:/labels", "no image has another image of its class", "Choose other images with --split."
@@ -180,8 +187,8 @@ def _num_threads() -> int:
 def _nmi(
     asked: _Side,
     held: _Side,
-    features: NDArray[np.float32],
-    found: NDArray[np.float32],
+    features: StoredRows,
+    found: StoredRows,
     config: EvaluateRetrievalConfig,
 ) -> list[float]:
     """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
@@ -198,7 +205,8 @@ def _nmi(
         fresh = np.ones(len(held.rows), dtype=np.bool_)
         own = _own_rows(asked, held)
         fresh[own[own >= 0]] = False
-        rows = np.concatenate([unit_rows(features), unit_rows(found[fresh])])
+        others = found.subset(np.flatnonzero(fresh))
+        rows = np.concatenate([unit_rows(features.to_array()), unit_rows(others.to_array())])
         labels = np.concatenate([labels, held.labels[fresh]])
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:

@@ -1,4 +1,4 @@
-"""Judge a network by a head that is trained to name the class of every pixel, on its patch features or with it.
+"""Evaluate a network by a head that is trained to predict the class of every pixel, on its patch features or with it.
 
 Source: our CoTAP specification, section 6.
 """
@@ -43,7 +43,7 @@ from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentat
 
 _FCN_FINAL_LR = 1e-4
 WEIGHT_DECAY = 0.05
-# Share of the area that a training crop shows.
+# Range of the share of the area that a training crop shows.
 _AREA = (0.8, 1.0)
 
 
@@ -51,8 +51,8 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     """Train segmentation heads on frozen features, or with the network, and evaluate their masks by mean IoU.
 
     Raises:
-        ConfigError: no such split, the images scored were trained on, or a network that cannot be tuned.
-        DatasetError: no masks, or masks that cannot be used.
+        ConfigError: no such split, scored images were trained on, or the network cannot be tuned.
+        DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
     """
@@ -91,7 +91,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
-    """Return the rate at the end of a cosine; a linear head is trained without decay."""
+    """Return the final rate of a cosine schedule; ``None`` for a linear head, which is trained without decay."""
     return 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
 
 
@@ -116,14 +116,14 @@ def _score(
 def _choose_lr(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
-    """Return the learning rate of highest mean IoU on a fifth of the training images, held out, and all tried."""
+    """Return the learning rate of highest mean IoU on a held-out fifth of the training images, and all tried rates."""
     if len(config.rates) == 1:
         return config.rates[0], []
     order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
     cut = max(1, len(order) // 5)
     judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
-        raise ConfigError("--lr", "several leave no image to train on, since one is held out", "Pass a single one.")
+        raise ConfigError("--lr", "one image is too few to choose among several values", "Pass a single value.")
     tried = []
     for lr in config.rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
@@ -171,19 +171,19 @@ def train_segmenter(
 
     Args:
         config: which head, and how it is trained.
-        frozen: the network; it stays as it is.
-        dataset: has masks.
+        frozen: the network, which is not changed.
+        dataset: the data set, with masks.
         rows: images to train on.
-        lr: learning rate at the start.
-        seed: of the head's weights, the order and the crops.
+        lr: initial learning rate.
+        seed: seed of the head's weights, the order and the crops.
 
     Returns:
-        what makes features of images, and what makes logits of these, both in evaluation mode: the network and the
-        head, or the tuned copy with its head, and the identity.
+        A module from images to features, and one from features to logits, both in evaluation mode: the network and the
+        head; or the tuned copy with its head, and the identity.
 
     Raises:
         ConfigError: the network has no backbone to tune, or no maps of several depths.
-        DivergenceError: the loss is no number.
+        DivergenceError: the loss is not finite.
         DatasetError: an image or mask cannot be used.
     """
     what = "network and head" if config.tune else "head"
@@ -193,7 +193,7 @@ def train_segmenter(
             assert isinstance(frozen.network, InferenceNetwork)
             tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
             tuned.train()
-            # a bias or a norm has nothing to decay toward
+            # no weight decay for biases and norms
             decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
             others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
             groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -211,7 +211,7 @@ def train_segmenter(
         head = build_segmentation_head(config.head, first[0].shape[3], len(dataset.mask_classes), seed).to(
             frozen.device
         )
-        # clone: features are no longer of inference mode
+        # clone, so that features are no longer inference tensors
         batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
         _fit(config, head, torch.optim.Adam(head.parameters(), lr=lr), batches, lr, task.advance)
         return frozen, head.eval()
@@ -243,7 +243,7 @@ def _fit(
 def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean cross-entropy in nats of logits (b, c, h', w') resized to labels (b, h, w), ignoring label 255.
 
-    0 if every label is 255.
+    It is 0 if every label is 255.
     """
     stretched = functional.interpolate(logits, labels.shape[-2:], mode="bilinear", align_corners=False)
     total = functional.cross_entropy(stretched, labels, ignore_index=IGNORE, reduction="sum")
@@ -265,7 +265,7 @@ def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]
 
 
 def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Yield places among this many rows, batch by batch, and how many were drawn before; each pass has a new order."""
+    """Yield batches of positions among ``count`` rows, and the number drawn before; each pass has a new order."""
     passes = -(-config.samples // count)
     orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
     order = np.concatenate(orders)[: config.samples]
@@ -291,7 +291,7 @@ def training_crops(
 def _cached(
     config: EvaluateSegmentationConfig, frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield features and masks of whole images; features are computed once."""
+    """Yield features and masks of whole images; features are computed only once."""
     size = config.train_size or frozen.size
     batches = list(whole_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
     features = torch.cat([batch.features for batch in batches])

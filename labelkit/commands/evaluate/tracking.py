@@ -1,8 +1,8 @@
-"""Judge patch features by tracking: the masks of the first frame of a film are carried through the others.
+"""Evaluate patch features by tracking: masks of the first frame of a film are propagated through the others.
 
 Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with the settings of
 DINO (``facebookresearch/dino:eval_video_segmentation.py``); our CoTAP specification, section 6.
-Departure: void pixels (255) count for nothing. The code of DAVIS leaves them out in its unsupervised task only; in the
+Departure: void pixels (255) are ignored. The code of DAVIS ignores them only in its unsupervised task; in the
 semi-supervised task, which this is, it counts predictions there as wrong.
 """
 
@@ -29,8 +29,8 @@ from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 
 _LONG_SIDE_STEP = 64
-# As DINO has them: frames are resized to this, in pixels; frames before that masks are taken from, besides the first;
-# most similar patches whose masks are mixed.
+# Settings of DINO: shorter side of resized frames in pixels; number of previous frames, in addition to the first, that
+# masks are propagated from; number of most similar patches whose masks are mixed.
 _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
@@ -38,8 +38,8 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """Evaluate patch features by propagating object masks through videos, scored by J and F.
 
     Raises:
-        ConfigError: no such split, or nothing to score in it.
-        DatasetError: no films, or masks that cannot be used.
+        ConfigError: no such split, or it has nothing to score.
+        DatasetError: there are no films, or masks cannot be used.
         CheckpointError: the network cannot be loaded.
     """
     given = open_dense(config, classes=False)
@@ -97,7 +97,7 @@ def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int
 
 
 def _patch_size(frozen: FrozenNetwork) -> int:
-    """Return how many pixels one row of the feature map is of."""
+    """Return the height in pixels of one row of the feature map."""
     spec = frozen.network.input_spec
     with torch.inference_mode():
         maps = frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size))
@@ -107,8 +107,8 @@ def _patch_size(frozen: FrozenNetwork) -> int:
 def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
     """Return the height and width in pixels that a video frame is resized to.
 
-    The shorter side becomes ``short_side``, or stays if it is smaller, down to whole patches; the longer one follows,
-    down to a multiple of 64, or of the patch below 64.
+    The shorter side becomes ``short_side``, or stays if it is smaller, rounded down to whole patches; the longer side
+    is scaled in proportion and rounded down to a multiple of 64, or of the patch below 64.
     """
     shorter, longer = sorted((height, width))
     short = max(patch, min(short_side, shorter) // patch * patch)
@@ -121,14 +121,14 @@ def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[in
 def _track(
     config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
 ) -> list[NDArray[np.uint8]]:
-    """Return the objects found in every frame, (h, w) uint8 each; of the first frame the true ones."""
+    """Return the objects found in each frame, each (h, w) uint8; for the first frame, the true objects."""
     _, first = read_pair(dataset, frames[0])
     numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
     values = np.array([0, *numbers], dtype=np.uint8)
     predictions = [first]
     features = _frame_features(config, frozen, dataset, frames[0], patch)
     small = torch.from_numpy(resize_mask(first, *features.shape[:2]))
-    # pixels to ignore belong to nothing
+    # ignored pixels belong to no object
     shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
     origin = (features, shares)
     recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
@@ -166,7 +166,7 @@ def _frame_features(
 def _score(
     film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
 ) -> list[dict[str, Any]]:
-    """Return means of J and F over all frames but the first and the last, for every object of the first frame."""
+    """Return means of J and F over all frames but the first and the last, for each object of the first frame."""
     truths = [read_pair(dataset, frame)[1] for frame in frames]
     if len(frames) < 3:
         return []
@@ -198,8 +198,8 @@ def propagate_masks(
 ) -> Tensor:
     """Propagate soft object masks from earlier video frames to a frame by patch similarity.
 
-    A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
-    most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
+    A patch of the frame gets the weighted mean of the masks of its ``top_k`` most similar patches among all context
+    frames, at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
 
     Args:
         features: (rows, cols, d) float, unit vectors.
@@ -210,7 +210,7 @@ def propagate_masks(
         temperature: > 0.
 
     Returns:
-        (rows, cols, o) float, sums to 1 where the context's masks do.
+        (rows, cols, o) float, summing to 1 where the context's masks do.
     """
     rows, columns, width = features.shape
     frames = len(context)
@@ -219,7 +219,7 @@ def propagate_masks(
         far = _far_apart(rows, columns, radius, features.device)
         cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
     values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
-    # the most similar counts 1, so that small temperatures do not overflow
+    # the most similar patch has weight 1 before normalization, so that small temperatures do not overflow
     weights = ((values - values[:1]) / temperature).exp()
     weights = weights / weights.sum(0)
     shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)
@@ -227,14 +227,14 @@ def propagate_masks(
 
 
 def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
-    """Return whether two patches are out of each other's window, (rows cols, rows cols) bool."""
+    """Return whether two patches are outside of each other's window, (rows cols, rows cols) bool."""
     y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
     far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
     return far.to(device)
 
 
 def stretch_shares(shares: Tensor) -> Tensor:
-    """Rescale the mask of each object (..., o) to the range [0, 1]; constant masks stay as they are."""
+    """Rescale the mask of each object (..., o) to the range [0, 1]; constant masks are not changed."""
     flat = shares.flatten(0, -2)
     low, high = flat.min(0).values, flat.max(0).values
     span = high - low

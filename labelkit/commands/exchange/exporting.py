@@ -257,8 +257,11 @@ def _csv_lines(export: _Export) -> Iterator[bytes]:
         writer.writerows(lines)
         yield buffer.getvalue().encode()
         return
+    writer, numbers = csv.writer(buffer, lineterminator=""), ",%.9g" * width + "\n"  # takes half the time of the writer
     for block in export.blocks():
-        writer.writerows([*line, *map("{:.9g}".format, row)] for row, line in zip(block.tolist(), lines, strict=False))
+        for row, line in zip(block.tolist(), lines, strict=False):
+            writer.writerow(line)
+            buffer.write(numbers % tuple(row))
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()

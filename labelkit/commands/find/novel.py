@@ -13,6 +13,7 @@ from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.novelty import arrival_novelty, novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import rows_in_other_store
 from labelkit.commands.common.stored_predictions import (
@@ -42,7 +43,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
 
     Raises:
         StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
-        DatasetError: images that are not where they were.
+        DatasetError: images that are not where they were; images to skip that cannot be read.
         ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
@@ -78,7 +79,8 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     order = np.lexsort((rows, -scores))
     if earlier is None:
         order = _in_turns(order, guesses)
-    order = order[: config.num_images]
+    is_seen = np.isin(rows[order], list(skipped_rows(config.skip, store)))
+    order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
     near = near_rows[:, 0]
     lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
     write_table(config, COLUMNS, lines)

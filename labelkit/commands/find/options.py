@@ -84,4 +84,7 @@ class FindNovelConfig(FindConfig):
         "Earlier store, whose images are not listed. Images closer to each other than to any earlier or "
         "labeled image are listed first.",
     )
+    skip: Path | None = _STORE(
+        None, "CSV with a column path: images that were looked at before. They are listed only if no other is left."
+    )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

@@ -1,1 +1,1 @@
-"""``match``: find pairs of images of a store that show the same thing, by keypoints that they share."""
+"""``match``: find pairs of images of a store that show the same object, by matching keypoints."""

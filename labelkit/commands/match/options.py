@@ -34,7 +34,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
 
     index: Path = Field(
         ...,
-        description="Store, NAME.h5, whose embeddings decide which images to compare.",
+        description="Store, NAME.h5, whose embeddings determine which images are compared.",
         json_schema_extra=STORE,
     )
     split: str = _STORE("all", "Split to compare, or all.")

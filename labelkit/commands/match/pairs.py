@@ -1,9 +1,9 @@
-"""Find pairs of images of a store that show the same thing, and write them for training.
+"""Find pairs of images of a store that show the same object, and write them for training.
 
 Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
-    1. candidates: the nearest images by embedding, of the same cluster where there are clusters
-    2. affine SIFT keypoints of every image, most of the work: they are in the user's cache as soon as they are found
-    3. keypoints that match, and the homography that explains them; pairs with too few inliers are no match
+    1. candidates: the nearest images by embedding, within the same cluster if there are clusters
+    2. affine SIFT keypoints of every image, which is most of the work; they are cached as soon as they are found
+    3. matching keypoints, and the homography that explains them; pairs with too few inliers are not matches
     4. for every image, the partners with most inliers
 """
 
@@ -40,23 +40,23 @@ from labelkit.store.array_files import Matches, MatchFile, join_matches, one_mat
 from labelkit.store.commit import canonical_json, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-# Nearest images that each image is compared with, and partners that are kept of it, those with most inliers.
+# Number of nearest images that each image is compared with, and of partners stored for it, those with most inliers.
 _CANDIDATES, _PARTNERS = 20, 2
-# Images whose keypoints are held: some 300 KB each.
+# Maximum number of images whose keypoints are held in memory, about 300 KB each.
 _HELD_IMAGES = 2048
-# Of the way keypoints are found; a change makes old files of the cache unused.
+# Version of keypoint detection; after a change, old files of the cache are no longer used.
 _VERSION = 2
 _SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
 
 
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
-    """Find images of a store that show the same thing, and write the matches; keypoints are kept in the cache.
+    """Find images of a store that show the same object, and write the matches; keypoints are cached.
 
     Raises:
         StoreError: the store cannot be used.
-        OutputExistsError: the output is there and holds something else.
-        ConfigError: fewer images than clusters, nowhere to draw, or no OpenCV.
-        DatasetError: the images are not there, or other ones than were embedded.
+        OutputExistsError: the output exists and contains something else.
+        ConfigError: fewer images than clusters, the sheet cannot be written, or OpenCV is missing.
+        DatasetError: the images are missing, or are not those that were embedded.
     """
     opencv = start_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
@@ -76,7 +76,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         with progress.task("keypoints", total=len(rows)) as task:
             for row, number in enumerate(pool.map(images.count_keypoints, range(len(rows)))):
                 if isinstance(number, str):
-                    progress.warning(f"{images.name(row)}: {number}; it is not matched")
+                    progress.warning(f"{images.name(row)}: {number}; the image is not matched")
                 counts[row] = -1 if isinstance(number, str) else number
                 task.advance(1, cached=len(images.from_cache))
         from_cache = len(images.from_cache)
@@ -119,7 +119,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         "seconds": round(time.monotonic() - started, 2),
     }
     if from_cache:
-        progress.message(f"keypoints of {from_cache} of {len(rows)} images are from the cache")
+        progress.message(f"the keypoints of {from_cache} of {len(rows)} images were cached")
     if values["without_keypoints"]:
         first = ids[int(np.flatnonzero(counts == 0)[0])]
         progress.message(
@@ -136,17 +136,17 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
 
 
 class StoredPhotos:
-    """Images that a store was made from, and their keypoints, by position among the rows that are compared.
+    """Images that a store was made from, and their keypoints, by position among the compared rows.
 
     Args:
         store: the store.
-        rows: (n,) its rows that are compared.
-        dataset: holds the images.
-        opencv: its version, which determines the keypoints.
+        rows: (n,) compared rows of the store.
+        dataset: data set of the images.
+        opencv: version of OpenCV, which determines the keypoints.
 
     Attributes:
-        sha256: (n, 32) digests of the files as they were embedded.
-        from_cache: places of images whose keypoints were read from the cache.
+        sha256: (n, 32) digests of the files when they were embedded.
+        from_cache: positions of images whose keypoints were read from the cache.
 
     Raises:
         DatasetError: images are missing.
@@ -175,8 +175,8 @@ class StoredPhotos:
         """Read an image as (h, w, c) uint8.
 
         Raises:
-            BadImage: it cannot be read.
-            DatasetError: it is not the one that was embedded.
+            BadImage: the image cannot be read.
+            DatasetError: the image is not the one that was embedded.
         """
         encoded = self._dataset.source.read(self._rows[place])
         if encoded.sha256 != self.sha256[place].tobytes():
@@ -185,7 +185,7 @@ class StoredPhotos:
         return encoded.decode(self._dataset.in_channels)
 
     def count_keypoints(self, place: int) -> int | str:
-        """Find the keypoints of an image, or read them from the cache, and return how many, or why there are none."""
+        """Find the keypoints of an image, or read them from the cache; return their number, or why there are none."""
         try:
             return len(self.keypoints(place).points)
         except BadImage as error:
@@ -200,7 +200,7 @@ class StoredPhotos:
             with np.load(path, allow_pickle=False) as file:
                 height, width = file["size"].tolist()
                 kept = Keypoints(file["points"], file["descriptors"], (height, width))
-        except (OSError, ValueError, zipfile.BadZipFile):  # not there, or damaged: it is made again
+        except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged: it is written again
             found = find_keypoints(self.pixels(place))
             path.parent.mkdir(parents=True, exist_ok=True)
             arrays = {"points": found.points, "descriptors": found.descriptors, "size": np.array(found.size)}
@@ -210,7 +210,7 @@ class StoredPhotos:
         return kept
 
     def match(self, pair: NDArray[np.int64]) -> Matches | None:
-        """Match the images at two places by their keypoints."""
+        """Match the images at two positions by their keypoints."""
         first, second = pair.tolist()
         found = match_images(self.keypoints(first), self.keypoints(second))
         return None if found is None else one_match(first, second, *found)
@@ -222,7 +222,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} clusters for {len(features)} images", "Choose fewer clusters."
+                "--num-clusters", f"{config.num_clusters} exceeds the {len(features)} images", "Choose fewer clusters."
             )
         generator = keyed_generator(config.seed, "match clusters")
         found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)
@@ -232,7 +232,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
         number = min(_CANDIDATES, len(members) - 1)
         if number < 1:
             continue
-        # l2: the embedding of an image may be zero, which has no direction
+        # l2, since the embedding of an image may be zero and have no direction
         _, nearest = knn(features[members], features[members], number, metric="l2", exclude_self=True)
         listed.append(np.stack((np.repeat(members, number), members[nearest.reshape(-1)]), axis=1))
     return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
@@ -248,7 +248,7 @@ def best_partners(found: Matches, partners: int) -> Matches:
 
 
 def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
-    """Share of the pairs whose images have the same label; for reading only, nothing is chosen by it."""
+    """Return the share of the pairs whose images have the same label; it is only reported, not used for any choice."""
     if store.labels is None:
         return None
     labels = np.asarray(store.labels)[rows][pairs]
@@ -267,7 +267,7 @@ def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> Non
     """Draw up to 12 matches on a contact sheet, from the most inliers to the fewest.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     order = np.argsort(-matches.inliers, kind="stable")
     shown = order[np.unique(np.linspace(0, len(order) - 1, min(_MOST, len(order))).round().astype(np.int64))]

@@ -1,1 +1,1 @@
-"""``prototypes``: make points on the sphere that are far from each other, and look at them."""
+"""``prototypes``: make points on the sphere that are far from each other, and report their distances."""

@@ -1,4 +1,4 @@
-"""Make prototypes for a number of classes, write them, and say how well they are spread."""
+"""Make prototypes for a number of classes, write them, and report how well they are spread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     """Compute well-separated class prototypes on the sphere, write them, and compare them with theoretical bounds.
 
     Raises:
-        OutputExistsError: the file is there and has other content.
+        OutputExistsError: the file exists and has other content.
         ResourceError: no such device, the disk is full, ...
     """
     progress = current_progress()
@@ -68,7 +68,7 @@ def _device(config: PrototypesConfig) -> str:
 
 
 def _bounds(count: int, dim: int) -> dict[str, float]:
-    """No vectors can be below these; the mean and the loss reach theirs whenever the simplex fits."""
+    """Return lower bounds for any vectors; the mean and the loss reach theirs whenever the simplex fits."""
     return {
         "max_cosine": max_cosine_bound(count, dim),
         "min_cosine": -1.0,

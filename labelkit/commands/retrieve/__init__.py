@@ -1,1 +1,1 @@
-"""``retrieve``: find the images or patches of a store that look most like a query."""
+"""``retrieve``: find the images or patches of a store that are most similar to a query."""

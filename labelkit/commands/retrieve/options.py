@@ -60,7 +60,7 @@ class RetrieveConfig(
     pixel: tuple[float, ...] | None = _PATCHES(
         None, "Find patches similar to the patch at pixel x,y of the original image, instead of --patch."
     )
-    own_image: bool = _PATCHES(False, "Include patches of the query image itself.")
+    own_image: bool = _PATCHES(False, "Also find patches of the query image itself.")
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
         None, description="Model to embed the query with, if it has moved since `labelkit embed`."
@@ -75,8 +75,8 @@ class RetrieveConfig(
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",
-        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; "
-        "auto: choose by size and --max-memory.",
+        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; auto: chosen by "
+        "size and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures in this PNG.", makes="png")

@@ -1,4 +1,4 @@
-"""Find the patches of a store that look most like one patch of a query image."""
+"""Find the patches of a store that are most similar to one patch of a query image."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PatchQuery:
     """Patch of a query image, with its feature.
 
     Attributes:
-        name: of its image.
-        patches: of its image.
+        name: name of its image.
+        patches: all patches of its image.
         cell: row and column.
         feature: (d,) float32.
         own_rows: rows of the store that are the same image.
-        label: class of its image, if it is known.
-        images: what it is an image of, if it is an image file.
+        label: class of its image, if known.
+        images: data set with its image, if that is an image file.
     """
 
     name: str
@@ -58,13 +58,13 @@ class PatchQuery:
 
 @dataclass(frozen=True)
 class PatchHit:
-    """Patch that a search found, with its place and score.
+    """Patch that a search found, with its position and score.
 
     Attributes:
-        row: of the store.
+        row: row of the store.
         cell: row and column in its grid.
         box: left, top, right, bottom in pixels of the oriented original.
-        score: how near.
+        score: similarity or distance.
     """
 
     row: int
@@ -76,13 +76,13 @@ class PatchHit:
 def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     """Find the patches of a store most similar to one patch of an image file or of a stored image.
 
-    Patches of the query image itself are left out unless they are asked for.
+    Patches of the query image itself are left out unless they are requested.
 
     Raises:
         StoreError: the store has no patches, or they cannot be used.
-        DatasetError: the query is no image.
-        CheckpointError: the model of the store is not here, or another one was given.
-        ConfigError: a place outside of the image, filters that leave none, files in the way.
+        DatasetError: the query is not an image.
+        CheckpointError: the model of the store is not on this machine, or another model was given.
+        ConfigError: the position is outside of the image, filters leave no patch, or a file exists.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
@@ -99,7 +99,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
             "--own-image", "only patches of the query image are left", "Pass --own-image, or change the filters."
         )
     if available < config.k:
-        current_progress().warning(f"there are only {available} patches to find")
+        current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
     hits = nearest_patches(store, patches, query.feature, config.k, chosen)
     return _result(config, store, patches, query, hits, time.perf_counter() - started)
@@ -131,14 +131,14 @@ def nearest_in_blocks(
     """Find the rows nearest to one query (d,) in blocks of rows, holding one block in memory.
 
     Args:
-        query: what is looked up; finite, and not zero where directions are compared.
-        parts: rows (m, d), the number of the first of them, and (m,) whether each may be found. Rows without length
-            are never found by ``cosine``.
-        k: how many rows, at most.
+        query: query vector; finite, and not zero where directions are compared.
+        parts: rows (m, d), the number of the first of these rows, and a mask (m,) of those that may be found. Zero
+            rows are never found by ``cosine``.
+        k: maximum number of rows.
         metric: as for :func:`knn`.
 
     Returns:
-        (j,) and (j,), j <= k; of equal scores the smaller number comes first.
+        Scores (j,) and numbers (j,) of the rows, j <= k; for equal scores, the smaller number comes first.
     """
     scores, numbers = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
     for rows, start, wanted in parts:
@@ -152,10 +152,10 @@ def nearest_in_blocks(
 
 
 def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
-    """Return the query patch that the options ask for.
+    """Return the query patch that the options request.
 
     Raises:
-        ConfigError: there is no such row or place, or the query is no single image.
+        ConfigError: there is no such row or position, or the query is not a single image.
         StoreError, DatasetError, CheckpointError: as ``retrieve_patches``.
     """
     images: ImageDataset | None = None
@@ -198,7 +198,7 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     """Return the row and column of the patch that ``--patch`` or ``--pixel`` names.
 
     Raises:
-        ConfigError: it is outside of the grid, or of what the network sees of the image.
+        ConfigError: it is outside of the grid, or of the part of the image that the network sees.
     """
     rows, columns = image.grid
     if config.patch is not None:
@@ -207,8 +207,8 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     x, y = config.pixel
     left, top, right, bottom = image.region
     if not (left <= x < right and top <= y < bottom):
-        problem = f"x {x:g}, y {y:g} is outside of the area of {name} that the network sees"
-        remedy = f"x goes from {left:g} to {right:g}, y from {top:g} to {bottom:g}."
+        problem = f"x {x:g}, y {y:g} is outside the area of {name} that the network sees"
+        remedy = f"Choose x from {left:g} to {right:g} and y from {top:g} to {bottom:g}."
         raise ConfigError("--pixel", problem, remedy)
     row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)
     return min(row, rows - 1), min(column, columns - 1)
@@ -265,7 +265,7 @@ def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) ->
 
 
 def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> None:
-    """Draw the query and the hits, each with its patch draw_box."""
+    """Draw the query and the hits, each with a box around its patch."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
     pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))

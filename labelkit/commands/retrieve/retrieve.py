@@ -1,4 +1,4 @@
-"""Find the images of a store that look most like a query."""
+"""Find the images of a store that are most similar to a query."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
-# Cosines from here on are those of the same picture.
+# Images with at least this cosine are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
 
 Duplicate = Literal["itself", "same file", "same picture"]
@@ -67,8 +67,8 @@ class _Gallery:
 
     Attributes:
         features: (g, d).
-        rows: (g,) int64, where they stand in the store.
-        chosen: (g,) bool, those that pass the filters.
+        rows: (g,) int64, row numbers in the store.
+        chosen: (g,) bool, whether a row passes the filters.
     """
 
     features: StoredRows
@@ -81,16 +81,16 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
     Queries are an image or a folder of them, the rows of another store, or rows of the store.
 
-    Images are embedded with the store's own model; the other queries need none.
+    Images are embedded with the store's own model; the other queries need no model.
 
     Raises:
         StoreError: the store, or the store of queries, cannot be used or was made by another model.
-        DatasetError: the query is no image.
-        CheckpointError: the model of the store is not here, or another one was given.
-        ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
+        DatasetError: the query is not an image.
+        CheckpointError: the model of the store is not on this machine, or another model was given.
+        ConfigError: more hits are requested than the store has rows, filters leave no row, or a file exists.
     """
     if config.patch is not None or config.pixel is not None:
-        from labelkit.commands.retrieve.patches import retrieve_patches  # for this kind of query alone
+        from labelkit.commands.retrieve.patches import retrieve_patches  # only for this kind of query
 
         return retrieve_patches(config)
     images: ImageDataset | None = None
@@ -116,10 +116,10 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
 
 def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
-    """Rows that can be found; a zero row has no direction.
+    """Return the rows that can be found, without zero rows if directions are compared.
 
     Raises:
-        ConfigError: a filter names what the store has not, or all filters together leave no row.
+        ConfigError: a filter names something that the store does not have, or the filters leave no row.
     """
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
@@ -165,7 +165,7 @@ def _search(
             search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
     if found is not None:
-        # of equal scores the first row of the store comes first
+        # for equal scores, the first row of the store comes first
         far = 1 if metric == "l2" else -1
         hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
     return hits, found, seconds
@@ -209,7 +209,7 @@ def _duplicates(
     indices: NDArray[np.int64],
     scores: NDArray[np.float32],
 ) -> list[NDArray[np.bool_]]:
-    """Of places in the gallery that were found, (m,) each: those that are the query, have its file, its embedding."""
+    """Return masks (m,) of the found gallery positions that are the query itself, its file, or its embedding."""
     rows = gallery.rows[indices]
     itself = rows == queries.rows[query]
     same_file = np.zeros(len(indices), dtype=np.bool_)
@@ -267,7 +267,7 @@ def _result(
     made: list[Path] = []
     if config.result is not None:
         values["result"] = _write_result(store, queries, hits, config)
-        made.append(values["result"])  # type: ignore[arg-type] # a path, as the line above says
+        made.append(values["result"])  # type: ignore[arg-type] # a path, from the line above
     if config.csv is not None:
         commit_bytes(config.csv, _csv_text(store, queries, hits).encode("utf-8", "backslashreplace"))
         values["csv"] = config.csv
@@ -306,7 +306,7 @@ def _settings(config: RetrieveConfig) -> dict[str, object]:
 
 
 def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
-    """Write neighbors next to the store; a query that is no row of it has row -1 and its name."""
+    """Write neighbors next to the store; a query that is not a row of the store has row -1 and its name."""
     assert config.result is not None
     shape = len(hits), max(1, max(len(found) for found in hits))
     neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
@@ -350,7 +350,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
         asked = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
-            # A name that the store does not know says nothing about what is right.
+            # A class that the store does not have says nothing about which hits are right.
             is_wrong = label is not None and asked in store.class_names and asked != label
             text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
             line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))

@@ -1,4 +1,4 @@
-"""Search the rows of a store that pass filters, exactly or by an index that is built once and kept in the cache."""
+"""Search the rows of a store that pass filters, exactly or by an index that is built once and cached."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
-# A search becomes so many times as wide at most, where it finds fewer of the nearest rows than wanted.
+# Minimum recall, and the maximum factor by which a search is widened to reach it.
 _WANTED_RECALL, _WIDEST = 0.95, 16
-# If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
+# If at most this many rows pass a filter, comparing all of them is as fast as any index, and exact.
 _FEW_ROWS = 20_000
-# Numbers of queries that a row is compared with in the time that it takes to add it to an index: 0.2 to 0.5 ms for a
-# graph, and a fraction of it for compressed rows, against some 0.2 ns for each number.
+# Number of query values that a row can be compared with in the time that adding it to an index takes: 0.2 to 0.5 ms for
+# a graph, and a fraction of that for compressed rows, against about 0.2 ns for each value.
 _NUMBERS_PER_ADDED_ROW = 1_000_000
-# Rows fetched beyond k where some will be left out.
+# Number of rows fetched in addition to k if some may be left out.
 _EXTRA = 50
 
 
 class SplitSearch:
-    """Exact search in rows of a store part by part, here or elsewhere; the nearest of each part are merged.
+    """Exact search in rows of a store part by part, in one or several processes; the nearest rows are merged.
 
     Args:
-        rows: (g, d) of a store.
-        metric: of them.
-        config: where parts are searched.
+        rows: (g, d) rows of a store.
+        metric: metric of the rows.
+        config: options of the processes that search parts.
     """
 
     def __init__(self, rows: StoredRows, metric: Metric, config: ProcessesConfig) -> None:
@@ -74,7 +74,7 @@ class SplitSearch:
         for near, places, count in apply_to_rows(call, self._rows, self._config, "searching"):
             scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
             start += count
-            # of equal scores the smaller row, which comes first, stays
+            # for equal scores, the smaller row number comes first and is kept
             order = np.argsort(scores if self.metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
             scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
         return scores, indices
@@ -103,9 +103,9 @@ def choose_index(
     Args:
         store: file of the rows.
         gallery: (g, d) rows that can be found.
-        metric: of them.
-        config: asked for, not ``exact``.
-        num_queries: that will be looked up now.
+        metric: metric of the rows.
+        config: options, with a search that is not ``exact``.
+        num_queries: number of queries to search for now.
     """
     num_rows, dim = gallery.shape
     told = f"{num_rows:,} embeddings of dimension {dim}"
@@ -149,10 +149,10 @@ def indexed_search(
     """Load the index of a gallery from the cache, or build it, measure it and cache it.
 
     Args:
-        store: whose rows they are.
-        gallery: (g, d) rows that can be found, as they stand in the store.
-        found: what the cache has of it.
-        metric: of the rows.
+        store: store of the rows.
+        gallery: (g, d) rows that can be found, in the order of the store.
+        found: the index in the cache, or to be built.
+        metric: metric of the rows.
 
     Raises:
         ConfigError: the rows are too few for the kind of index.
@@ -183,7 +183,7 @@ def indexed_search(
 
 
 def _say(kind: Kind, measured: IndexQuality) -> None:
-    """Return how much an index finds."""
+    """Show the recall and the speed of an index."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         current_progress().warning(f"{found}; use --search exact")
@@ -202,14 +202,14 @@ def find(
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Find up to k wanted rows of a gallery for each query; return indices and scores, nearest first.
 
-    More and more rows are fetched until k of them are wanted or no more can be found.
+    The number of fetched rows is doubled until k of them are wanted or no more can be found.
 
     Args:
-        search: of a gallery.
+        search: search in a gallery.
         queries: (q, d).
         k: rows per query.
-        num_rows: rows of the gallery.
-        is_wanted: query, indices and scores to (m,) marks; ``None``: all are.
+        num_rows: number of rows of the gallery.
+        is_wanted: function from query, indices and scores to a mask (m,); ``None``: all rows are wanted.
     """
     found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
     fetch = min(num_rows, k if is_wanted is None else k + _EXTRA)
@@ -241,7 +241,7 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     sample = gallery[rows]
     best, _ = _others(exact, sample, rows, k)
     near, _ = _others(search, sample, rows, k)
-    # Equally near rows are as good as those that exact search happens to list.
+    # Equally near rows count like those that exact search happens to list.
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
     times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
@@ -253,10 +253,10 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
 def _others(
     search: Search, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The k nearest rows of each row but itself; NaN and -1 where fewer are found."""
+    """Return the k nearest rows of each row except itself; NaN and -1 where fewer are found."""
     scores, indices = search.search(sample, k + 1)
     itself = indices == rows[:, None]
-    # Where it was not found itself, the last one is too many.
+    # If a row was not found itself, its last neighbor is dropped instead.
     itself[~itself.any(axis=1), -1] = True
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
 
@@ -271,7 +271,7 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
 
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """Return the error that says that the filters leave no rows."""
+    """Return the error for filters that leave no rows."""
     options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Change these filters.")
 

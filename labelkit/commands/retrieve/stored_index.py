@@ -1,7 +1,7 @@
-"""The index of a store in the user's cache: a file named by the digest of the rows that it is of.
+"""The index of a store in the user's cache: a file named by the digest of the indexed rows.
 
-An index is never read from beside a store: the reader of faiss is not safe on foreign bytes. The .json beside a file
-says which store it was made for, how well it was found to search, and the SHA-256 of the file.
+An index is never read from the folder of a store: the reader of faiss is not safe on untrusted bytes. The .json file
+next to an index contains the store that it was made for, its measured recall and speed, and its SHA-256.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class IndexQuality:
     """Speed and recall of an index compared with exact search, with rows of the store as queries.
 
     Attributes:
-        width: of the search.
+        width: width of the search.
         recall: share of the exact ``k`` nearest other rows that are found.
         k: neighbors per row.
-        sampled: rows that were looked up.
-        exact_ms, index_ms: milliseconds of one query alone, median.
+        sampled: number of rows used as queries.
+        exact_ms, index_ms: median time of a single query in milliseconds.
     """
 
     width: int
@@ -55,9 +55,9 @@ class CachedIndex:
     """Index of the rows of a store, in the cache or to be built.
 
     Attributes:
-        kind: of index.
-        path: of its file.
-        measured: how well it searches; ``None``: it is not built yet.
+        kind: kind of index.
+        path: path of its file.
+        measured: its measured quality; ``None``: it is not built yet.
         built: whether it was built now.
     """
 
@@ -103,9 +103,9 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
 
 
 def keep_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
-    """Write an index to the cache completely or not at all, in place of the one of what the store was before.
+    """Write an index to the cache completely or not at all, replacing that of an earlier version of the store.
 
-    If it cannot be written, this is said.
+    Show a warning if it cannot be written.
     """
     digest, kept_for = hashlib.sha256(), str(store.absolute())
 

@@ -1,1 +1,1 @@
-"""``show``: pictures of what was learned or found, one file per kind of picture."""
+"""``show``: pictures of training and of results, one module per kind of picture."""

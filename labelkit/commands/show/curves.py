@@ -1,4 +1,4 @@
-"""Curves of what runs logged: names are looked up in ``metrics.jsonl``, runs are laid over each other."""
+"""Curves of the metrics that runs logged in ``metrics.jsonl``; several runs share the same axes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
     """Plot the logged metrics of one or several runs, one set of axes per metric.
 
     Raises:
-        CheckpointError: a folder is no run, or its log is missing, empty or damaged.
-        ConfigError: a name that no run logged, or a picture that exists and may not be replaced.
+        CheckpointError: a folder is not a run, or its log is missing, empty or damaged.
+        ConfigError: no run logged a requested metric, or the picture exists and may not be replaced.
     """
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose(config.metrics, runs)
@@ -49,7 +49,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
             found = run.series.get(name, [])
             for series in found:
                 x = series.steps.astype(np.float64) if config.over == "step" else series.epochs
-                # where both kinds are there, single steps are the background of the epochs
+                # if both kinds exist, single steps are the background of the epochs
                 is_main = series.kind == "epoch" or len(found) == 1
                 panels[name].append(Line(run.name, x, series.values, is_main))
                 curves.append(_describe(name, run, series))
@@ -61,7 +61,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
 
 
 def _run_names(folders: Sequence[Path]) -> list[str]:
-    """Names of the folders, or as much of the paths as was given where two are alike."""
+    """Return the names of the folders, or the paths as given where two names are equal."""
     names = [folder.resolve().name for folder in folders]
     repeated = {name for name in names if names.count(name) > 1}
     full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
@@ -72,10 +72,10 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]:
-    """Names that were asked for, in that order.
+    """Return the requested metrics, in the requested order.
 
     Raises:
-        ConfigError: one of them was logged by no run, or there are too many to draw.
+        ConfigError: no run logged one of them, or there are too many to draw.
     """
     known = list(dict.fromkeys(name for run in runs for name in run.series))
     if patterns is None:
@@ -99,7 +99,7 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]
         )
     if len(chosen) > _MOST_PANELS:
         raise ConfigError(
-            "--metrics", f"{len(chosen)} metrics to draw, but at most {_MOST_PANELS} fit in one image", "Choose fewer."
+            "--metrics", f"at most {_MOST_PANELS} of the {len(chosen)} metrics fit in one image", "Choose fewer."
         )
     return list(chosen)
 

@@ -29,12 +29,12 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
     index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
-    rows: tuple[int, ...] | None = _IMAGES(None, "Rows of the store to draw, 0-based, comma-separated.")
+    rows: tuple[int, ...] | None = _IMAGES(None, "Rows of the store to show, 0-based, comma-separated.")
     num_images: int | None = _IMAGES(
-        None, "Number of images to draw instead of --rows, chosen at random by --seed. Default: 4.", ge=1, le=100
+        None, "Number of images to show instead of --rows, chosen at random with --seed. Default: 4.", ge=1, le=100
     )
     patch: tuple[int, ...] | None = _PATCHES(
-        None, "Patch of the first image with which all patches are compared, as row,column; default: the center."
+        None, "Patch of the first image, as row,column, that all patches are compared with; default: the center."
     )
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
@@ -59,7 +59,7 @@ class ShowCurvesConfig(PictureConfig):
     )
     metrics: tuple[str, ...] | None = Field(
         None,
-        description="Metrics to plot, by their logged names, comma-separated, patterns allowed (diag/*/update_rel); "
+        description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel; "
         "default: the loss, and the accuracies if any were logged.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")

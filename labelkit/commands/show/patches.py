@@ -1,4 +1,4 @@
-"""Pictures of the patches of a store: similarity to a chosen one, and principal components as colors."""
+"""Pictures of the patches of a store: similarity to a chosen patch, and principal components as colors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no patches, or only some of each image.
-        ConfigError: a row or patch that is not there, or a picture that is and may not be replaced.
-        DatasetError: the images are not there or cannot be read.
+        ConfigError: a row or patch does not exist, or the picture does and may not be replaced.
+        DatasetError: the images are missing or cannot be read.
     """
     store = open_store(config.index)
     patches = open_patches(store)
@@ -105,7 +105,7 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
 def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
-    """What the network saw of each image, (side, side, c) uint8."""
+    """Return the part of each image that the network saw, (side, side, c) uint8."""
     pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
@@ -118,7 +118,7 @@ def _views(
 
 
 def _framed(view: NDArray[np.uint8], cell: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.uint8]:
-    """The view with a frame around one cell."""
+    """Draw a frame around one cell of a view."""
     height, width = (_SIDE / count for count in grid)
     top, left = cell[0] * height, cell[1] * width
     # a frame at the border needs room

@@ -1,1 +1,1 @@
-"""``status``, ``verify`` and ``pack``: what lies on the disk, whether it is whole, and one file of many."""
+"""``status``, ``verify`` and ``pack``: report progress, check integrity, and pack a store into one file."""

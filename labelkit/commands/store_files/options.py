@@ -1,4 +1,4 @@
-"""Options of the commands that look after stores and runs."""
+"""Options of the commands that check and pack stores and runs."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class StatusConfig(StageConfig):
     @model_validator(mode="after")
     def _needs_one(self) -> StatusConfig:
         if (self.index is None) == (self.run is None):
-            raise ValueError("give either --index or --run")
+            raise ValueError("pass either --index or --run")
         return self

@@ -1,7 +1,7 @@
-"""Put a store and its results into one file, for sending; the originals stay as they are.
+"""Pack a store and its results into one file, for sending; the originals are not changed.
 
-The file is a store: commands read it and its results as they do those beside a store. Everything is copied as it is
-stored, so that all digests stay what they were, and the same content gives the same bytes. The format is described in
+The file is a store: commands read it and its results as they read those next to a store. Everything is copied as it is
+stored, so all digests are unchanged, and the same content gives the same bytes. The format is described in
 ``docs/inside/file_format.txt``.
 """
 
@@ -33,7 +33,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
     """Write a store and all its results as one file, or as a file with shards.
 
     Raises:
-        OutputExistsError: the output is there.
+        OutputExistsError: the output exists.
         StoreError: the store or a result cannot be used, or results are stale.
         ResourceError: the disk is full, no permission, ...
     """
@@ -69,14 +69,14 @@ def pack_store(
     """Write a store and its results as one file, block by block, completely or not at all; return the new store.
 
     Args:
-        store: the store; it may be packed itself.
+        store: the store, which may itself be packed.
         out: file to write.
-        shards: files that the rows are spread over; ``None``: it is one file, also where the old one is split.
-        overwrite: replace a file that is there.
+        shards: number of files for the rows; ``None``: a single file, even if the old store has shards.
+        overwrite: replace an existing file.
 
     Raises:
         StoreError: a result cannot be used.
-        OutputExistsError: the file is there.
+        OutputExistsError: the file exists.
         Damaged: a block of rows is not as it was written.
         ResourceError: the disk is full, no permission, ...
     """
@@ -98,7 +98,7 @@ def pack_store(
 
 
 def _take(file: CheckedFile, group: str, contents: Contents) -> None:
-    """Add all of a file but its packed results; it must stay open until all is written."""
+    """Add the contents of a file except its packed results; it must stay open until everything is written."""
     for path in [*file.groups, *file.datasets]:
         if not in_results(path):
             values = file.stored_attributes.get(path, {})

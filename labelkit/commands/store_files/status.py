@@ -1,4 +1,4 @@
-"""How far a store that is embedded or a run that is trained is; nothing is changed."""
+"""Report the progress of an embedding or of a training run, without changing anything."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def report_status(config: StatusConfig) -> SimpleResult:
     Raises:
         NotAStore: there is neither a store nor an unfinished one.
         StoreError: the plan of an unfinished run cannot be read.
-        CheckpointError: it is not a run folder.
-        ResourceError: the system does not let us read it.
+        CheckpointError: the path of ``--run`` is not a run folder.
+        ResourceError: there is no permission to read it.
     """
     if config.run is not None:
         return _look_at_training(config.run)
@@ -81,7 +81,7 @@ def _look_at_store(out: Path) -> SimpleResult:
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
-    """Return a record as lines of a table; of lists of objects how many there are."""
+    """Return a record as rows of a table; lists of objects are shown by their length."""
     rows: list[list[Cell]] = []
     for name, value in (record or {}).items():
         if isinstance(value, dict):
@@ -110,12 +110,12 @@ class RunStatus:
     """Progress of an unfinished embedding run.
 
     Attributes:
-        folder: of the run.
-        planned_images: images of the plan.
-        planned_parts: parts of the plan.
-        done_parts: those that are there and verify.
-        num_images: images in them, skipped ones not counted.
-        num_bytes: of them.
+        folder: folder of the run.
+        planned_images: number of images in the plan.
+        planned_parts: number of parts in the plan.
+        done_parts: number of parts that exist and verify.
+        num_images: number of images in these parts, without skipped images.
+        num_bytes: size of these parts in bytes.
         skipped: name and reason of images that could not be embedded.
         damaged: name and fault of parts that do not verify; the run makes them again.
     """
@@ -135,14 +135,14 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
 
     Args:
         out: the store to be made, ``NAME.h5``.
-        report: gets 1 for each part that is there.
+        report: called with 1 for each part that verifies.
 
     Returns:
-        The status, or ``None`` where there is no run.
+        The status, or ``None`` if there is no run.
 
     Raises:
-        Damaged: its plan cannot be read.
-        ResourceError: the system does not let us read it.
+        Damaged: the plan of the run cannot be read.
+        ResourceError: there is no permission to read it.
     """
     folder = embedding_run_folder(out)
     if read_plan(folder) is None:

@@ -1,4 +1,4 @@
-"""Check every block of what labelkit wrote, and the images of a store on request; say all that is wrong."""
+"""Check every block of files that labelkit wrote, and the images of a store on request; report all faults."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     """Verify a file or folder that labelkit wrote, and collect its faults instead of raising them.
 
     Raises:
-        NotAStore: there is nothing of this name, or a folder that labelkit did not write.
-        ConfigError: images were asked for, and it names none.
-        ResourceError: the system does not let us read it.
+        NotAStore: the path does not exist, or is a folder that labelkit did not write.
+        ConfigError: images are to be checked, but the file does not list any.
+        ResourceError: there is no permission to read it.
     """
     path = config.index
     if not path.exists():
@@ -100,11 +100,11 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
 
 
 def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
-    """Return what to end with: the only fault, all of them in one, or ``None``."""
+    """Return the final error: the only fault, all faults in one, or ``None``."""
     if len(faults) < 2:
         return faults[0] if faults else None
     remedies = {fault.remedy for fault in faults}
-    if len(remedies) == 1:  # it is said once
+    if len(remedies) == 1:  # show it only once
         listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
         return InputError(str(path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
     return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
@@ -141,13 +141,13 @@ def _of_training(status: TrainingStatus) -> list[Verified]:
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
-    """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
+    """Return the faults of the images; ``None`` if the file cannot be opened, which is already among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"the file of --index, {path}, does not list images", "Pass a store or matches.")
+        raise ConfigError("--images", f"{path} (--index) does not list images", "Pass a store or matches.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
-        # pixels have no header: their size is that of an image, with one byte for each value
+        # pixels that were never files have no header: their size is the image size times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
             problem = f"the images of {path} were never files (a bundled or generated data set)"
             raise ConfigError("--images", problem, "Remove --images.")
@@ -173,11 +173,11 @@ class Verified:
     """Verified file or folder with the faults that were found.
 
     Attributes:
-        kind: what it is: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
-        where: how messages call it.
-        blocks: blocks of rows that were compared with a digest, or files of a checkpoint.
-        num_bytes: bytes of them.
-        faults: all that is wrong.
+        kind: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
+        where: its name in messages.
+        blocks: number of blocks of rows that were compared with a digest, or of files of a checkpoint.
+        num_bytes: their size in bytes.
+        faults: all faults found.
     """
 
     kind: str
@@ -196,14 +196,14 @@ class Verified:
 
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a file that labelkit wrote; of a store, also the results in it and next to it, and its patches.
+    """Verify a file that labelkit wrote; for a store, also the results in it and next to it, and its patches.
 
     Args:
         path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
-        report: gets the bytes of each block that was compared.
+        report: called with the bytes of each compared block.
 
     Raises:
-        ResourceError: the system does not let us read it.
+        ResourceError: there is no permission to read it.
     """
     try:
         with open_file(path, None) as file:
@@ -224,7 +224,7 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
 
 
 def verify_results(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify all results in ``NAME.h5.results``, against the store if it is there.
+    """Verify all results in ``NAME.h5.results``, against the store if it exists.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -269,7 +269,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     if kind == "patches":
         return [found]
     store: EmbeddingStore | None = None
-    # what is damaged holds any values
+    # damaged data can have any values, so further faults are not reported
     with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collecting():
         store = EmbeddingStore(file, path)
     checked = [found]
@@ -296,7 +296,7 @@ def _verify_result(
     found = Verified("result", str(place))
     with found.collecting(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"exists twice: {path}:/results/{name} has different content"
+            problem = f"differs from the result of the same name in the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)
@@ -313,18 +313,18 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
 
 
 def _store_beside(folder: Path) -> EmbeddingStore | None:
-    """Open the store that ``NAME.h5.results`` or ``NAME.h5.patches`` is of, if it is there."""
+    """Open the store of ``NAME.h5.results`` or ``NAME.h5.patches``, if it exists."""
     path = folder.with_suffix("")
     if folder.suffix not in (".results", ".patches") or not path.is_file():
         return None
     try:
         return open_store(path)
     except StoreError:
-        return None  # it is looked at when it is asked for itself
+        return None  # its faults are reported when the store itself is verified
 
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
-    """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
+    """Read all datasets except packed results, which are checked separately; list the shards that are damaged."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
     for path in file.datasets:
@@ -360,13 +360,13 @@ def verify_images(
         root: folder that names are relative to.
         sample_ids: n names.
         sha256: (n, 32) uint8.
-        report: gets 1 for each image.
+        report: called with 1 for each image.
 
     Returns:
-        Name of each image that is missing, cannot be read, or has other content; and which of these.
+        The name of each image that is missing, cannot be read, or has other content, with this problem.
 
     Raises:
-        NotAStore: ``root`` is no folder.
+        NotAStore: ``root`` is not a folder.
     """
     if not root.is_dir():
         raise NotAStore(str(root), "is not a folder", "Pass the folder to which image names are relative.")

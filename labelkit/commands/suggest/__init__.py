@@ -1,1 +1,1 @@
-"""``suggest``: which images to label next."""
+"""``suggest``: choose the images to label next."""

@@ -21,15 +21,15 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
 
     result: str | None = _STORE(
         None,
-        "Result from cluster or discover, whose groups (and confidence, if any) decide which images are unsure.",
+        "Result from `cluster` or `discover`: its groups (and confidences, if any) show which images are uncertain.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _STORE(
         None,
-        "CSV with a column path: images that nobody could label. They and their near-duplicates are suggested only if "
+        "CSV with a path column: images that nobody could label. They and their near-duplicates are suggested only if "
         "no other image is left.",
     )
-    out: Path = _OUTPUT(..., "CSV to write: path,label,usefulness,reason,guess.", makes="csv")
+    out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet in this PNG.", makes="png")
     num_images: int = _SELECTION(20, "Number of images to suggest.", ge=1, short="-n")
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = _SELECTION(

@@ -1,4 +1,4 @@
-"""Suggest the images most worth labeling next: a table to fill in, and a picture of them."""
+"""Suggest the images most worth labeling next: a table to fill in, and a sheet of the images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
 from labelkit.commands.common.images.read import indexed_images, pixels_by_name
-from labelkit.commands.common.label_files import LabeledImages, find_images_by_path
+from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
@@ -32,29 +32,28 @@ from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import escaped_path
-from labelkit.data.tables import read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons without counts
 COLUMNS = ("path", "label", "usefulness", "reason", "guess")
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class _Doubt:
-    """What is known of the class of each row.
+    """Guess of the class of each row, and its uncertainty.
 
     Attributes:
-        uncertainty: (n,) in [0, 1]; None if nothing is known.
-        guess: name of the likely class or group of a row; empty where none is known.
-        doubt: why a row is unsure, in words; empty where nothing is known.
-        source: where this is from: ``labels``, a result, or ``none``.
-        wrong: (n,) chance in [0, 1] that the guess is wrong; None without confidences of a result.
-        to_label: (n,) squared distance to the nearest label, where it is known already.
+        uncertainty: (n,) in [0, 1]; None if unknown.
+        guess: function from a row to the name of its likely class or group; empty if unknown.
+        doubt: function from a row to the reason, in words, why it is unsure; empty if unknown.
+        source: origin of the guesses: ``labels``, a result, or ``none``.
+        wrong: (n,) probability in [0, 1] that the guess is wrong; None without confidences of a result.
+        to_label: (n,) squared distance to the nearest label; None if not yet computed.
     """
 
     uncertainty: NDArray[np.float64] | None
@@ -70,13 +69,13 @@ class Suggested:
     """Images suggested for labeling, with scores, reasons and guessed labels, the most useful first.
 
     Attributes:
-        places: (k,) int64 among the rows in use.
-        scores: (k,) what the strategy goes by; NaN where chance decides.
-        reasons: k, in words.
-        guesses: k names of the likely class or group; empty where none is known.
-        uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
-        like_them: other images without a label that are nearer to one of these than to all labeled ones.
-        like_them_wrong: how many guesses for those are expected to be wrong; None without confidences of a result.
+        places: (k,) int64 positions among the rows in use.
+        scores: (k,) scores that the strategy selects by; NaN for random choices.
+        reasons: k reasons, in words.
+        guesses: k names of the likely class or group; empty if unknown.
+        uncertainty_from: ``labels``, or the result that the uncertainty is from; None if uncertainty is not used.
+        like_them: number of other unlabeled images that are nearer to a suggested image than to all labeled ones.
+        like_them_wrong: expected number of wrong guesses for those images; None without confidences of a result.
     """
 
     places: NDArray[np.int64]
@@ -86,18 +85,6 @@ class Suggested:
     uncertainty_from: str | None
     like_them: int
     like_them_wrong: float | None
-
-
-def read_skipped(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
-
-    Raises:
-        DatasetError: the file cannot be read, or a path names several images.
-    """
-    if table is None:
-        return set()
-    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
-    return set(places.values())
 
 
 def suggested_rows(
@@ -110,15 +97,15 @@ def suggested_rows(
     """Choose the unlabeled rows of a store that are most worth labeling next.
 
     Args:
-        config: strategy, result, number, seed; its files are not looked at.
+        config: strategy, result, number, seed; its files are not read.
         store: the store.
-        rows: (m,) to choose from.
-        given: their labels.
+        rows: (m,) rows to choose from.
+        given: labels of these rows.
         skipped: rows of the store that are chosen, like their near-duplicates, only if nothing else is left.
 
     Raises:
-        DatasetError: every image has a label, or is a near duplicate of one that has.
-        ConfigError: a strategy that needs labels or a result where there are none.
+        DatasetError: every image has a label, or is a near-duplicate of one with a label.
+        ConfigError: the strategy needs labels or a result, but there are none.
         StoreError: the result cannot be used.
     """
     if given.labeled.all():
@@ -140,13 +127,13 @@ def suggested_rows(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near-duplicate of one with a label",
+            "every image has a label, or is a near-duplicate of an image that has one",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
-    # of each image, which of the chosen ones is nearest, and whether it is nearer than every label
+    # for each image, the nearest chosen image, and whether it is nearer than all labeled images
     nearest, apart = find_nearest(features, features[places])
     like_them = apart < to_label
     if config.strategy in ("coverage", "both"):
@@ -161,22 +148,22 @@ def suggested_rows(
 def suggest_images(config: SuggestConfig) -> SimpleResult:
     """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
-    Rows are scaled to length 1. ``usefulness`` is what the strategy goes by: for ``coverage`` and ``both``, by how much
+    Rows are scaled to length 1. ``usefulness`` is the score of the strategy: for ``coverage`` and ``both``, by how much
     an image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
-    distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other images without
-    a label that are nearer to a suggested one than to all labeled ones, and ``like_them_wrong`` how many guesses for
-    these the confidences of the result say to be wrong. Truth that training may not use is not looked at.
+    distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other unlabeled
+    images that are nearer to a suggested image than to all labeled ones; ``like_them_wrong`` is the number of wrong
+    guesses for these that the confidences of the result predict. Truth that training may not use is not used here.
 
     Raises:
         StoreError: the store or the result cannot be used.
         DatasetError: labels cannot be used, or every image has one.
-        ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
+        ConfigError: files would be overwritten, or the strategy needs labels or a result, but there are none.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
-    chosen = suggested_rows(config, store, rows, given, read_skipped(config.skip, store))
+    chosen = suggested_rows(config, store, rows, given, skipped_rows(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
@@ -215,10 +202,10 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
 
 
 def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(n, d) rows scaled to length 1.
+    """Return the (n, d) rows scaled to length 1.
 
     Raises:
-        StoreError: some are not finite.
+        StoreError: some rows are not finite.
     """
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
@@ -233,7 +220,7 @@ def _doubt(
     features: NDArray[np.float32],
     given: UsableLabels,
 ) -> _Doubt:
-    """Say what is known of the class of each row, from the result if there is one, else from the labels."""
+    """Guess the class of each row, from the result if there is one, otherwise from the labels."""
     if config.result is not None:
         return _doubt_of_result(config.result, store, rows, features)
     labels = given.labels[given.labeled]
@@ -248,17 +235,17 @@ def _doubt(
 
 
 def _either(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
-    """Give a function: the two names that claim a row."""
+    """Return a function from a row to the names of its two nearest classes."""
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
 
 def _doubt_of_result(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
 ) -> _Doubt:
-    """Confidence of a result if it has one, else how much nearer the mean of the group is than the next mean.
+    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are.
 
     Raises:
-        StoreError: it does not group the rows, or into one group only.
+        StoreError: the result does not group the rows, or into only one group.
     """
     grouped = read_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
@@ -285,7 +272,7 @@ def _doubt_of_result(
 
 
 def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(k, d) mean of the rows of each group that is there; groups (n,)."""
+    """Return the (k, d) means of the rows of each group in ``there``; groups (n,)."""
     return np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
 
 
@@ -314,7 +301,7 @@ def _choose(
         return (places, scores, ["far from all labels"] * len(places))
     if config.strategy == "random":
         places = choose_best(generator.random(len(features)), count, candidates)
-        return (places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+        return (places, np.full(len(places), np.nan), ["drawn at random"] * len(places))
     if config.strategy == "uncertainty":
         assert doubt.uncertainty is not None
         places = choose_best(doubt.uncertainty, count, candidates)

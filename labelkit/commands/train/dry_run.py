@@ -1,8 +1,8 @@
-"""What ``train --dry-run`` tells: the plan, the time by a few real steps, what features score. It writes nothing.
+"""The report of ``train --dry-run``: the plan, the time of a few real steps, a score of features; writes nothing.
 
-Of features: a classifier is fitted to features of the network as it stands and asked for labels that it was not shown,
-as ``discover answer`` does. Of rows of a store these are the rows; of images, features of the start, which mean
-something only where the start was trained before.
+For the score, a classifier is fitted to features of the network before training and predicts hidden labels, as in
+``discover answer``. For rows of a store, the features are the rows; for images, those of the initial network, which are
+meaningful only if it was trained before.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     """Measure how well a classifier on the network's current features predicts hidden labels.
 
     Args:
-        trainer: that has not begun.
+        trainer: a trainer that has not begun.
         method: its method.
         labels: (n,) int64 training labels, -1 = none.
-        seed: of the rows that are drawn where there are many, and of the folds.
+        seed: seed of the draw of rows, if there are many, and of the folds.
 
     Returns:
-        ``count`` of labels that were hidden, share of them that was named ``right``, ``low`` and ``high`` of its 95 %
-        interval (Wilson), and the ``classifier``; ``None`` where fewer than two classes have two labels, or features
-        are not finite.
+        ``count``, the number of hidden labels; ``right``, the share of them predicted correctly; ``low`` and ``high``,
+        its 95 % interval (Wilson); and the ``classifier``. ``None`` if fewer than two classes have two labels, or
+        features are not finite.
     """
     rows = trainer.bank.rows
     generator = keyed_generator(seed, "frozen score")
@@ -57,7 +57,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     chosen = np.sort(np.concatenate([known, others]))
     features = trainer.full_pass(method.network.embed, chosen, FullPass(by_network=True)).numpy()
     if not np.isfinite(features).all():
-        return None  # training says what is wrong with the weights
+        return None  # training reports what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
     right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
@@ -81,10 +81,10 @@ def starts_from_weights(config: RunConfig) -> bool:
 
 
 _STEPS = 4
-# Seconds of a step that is timed once.
+# Steps that take at least this many seconds are timed once.
 _LONG_STEP = 1.0
-# Seconds of a step, as reckoned, above which none is timed; a step is a pass of a teacher, one of the student, and its
-# backward pass, which takes twice as long.
+# Estimated seconds of a step from which on none is timed; forward passes that a step is assumed to take: one of a
+# teacher, one of the student, and two for its backward pass.
 _TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
@@ -122,7 +122,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         "device": str(runtime.device),
     }
     if not is_timed:
-        values["timed"] = "no step, since one takes too long here: reckoned from a forward pass of two images"
+        values["timed"] = "no step, since one takes too long here: estimated from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds() / 60, 1)
@@ -131,7 +131,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        told = f"{percent(score['right'])} % of {score['count']} hidden labels named rightly"
+        told = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
         rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:
@@ -141,14 +141,14 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
 
 
 def _reckoned(trainer: Trainer, config: RunConfig) -> float:
-    """Return about how many seconds a step takes, from a forward pass of two images; 0 on a GPU, which is timed."""
+    """Estimate the seconds of a step from a forward pass of two images; 0 on a GPU, where steps are always timed."""
     if trainer.runtime.device.type != "cpu":
         return 0.0
     network, side = trainer.method.network, trainer.method.eval_view().size
     images = torch.zeros(2, trainer.bank.channels, side, side)
     with torch.inference_mode():
-        network.embed(images)  # the first pass sets up what later ones use
-        started = time.process_time()  # what else runs here now does not count
+        network.embed(images)  # warm-up
+        started = time.process_time()  # CPU time, without that of other programs
         network.embed(images)
     seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
     views = trainer.phases[0].views
@@ -158,7 +158,7 @@ def _reckoned(trainer: Trainer, config: RunConfig) -> float:
 
 
 def _timed(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
-    """Return the seconds of the first step, with all that comes before it, and those of a later one."""
+    """Return the seconds of the first step, including all preparation, and those of a later step."""
 
     def until(step: int) -> tuple[float, int]:
         trainer.config = trainer.config.model_copy(update={"stop_after_steps": step})

@@ -1,8 +1,8 @@
-"""Keep what the frozen part of a network makes of views, before training: once, in parts, shared by runs.
+"""Cache the output of the frozen part of a network for views, before training: once, in parts, shared by runs.
 
-Each image is decoded once; all its views go through the frozen part, and what comes out lies in a folder beside the
-run (``labelkit.store.kept_views``). A kill loses a part at most. The values depend on the part they are in and on
-nothing else, so that several processes, and a run that is resumed, make the same bytes.
+Each image is decoded once; all its views pass through the frozen part, and the output is stored in a folder next to the
+run (``labelkit.store.kept_views``). If a run is killed, at most one part is lost. The values depend only on their part,
+so that several processes, and a resumed run, make the same bytes.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Reuse:
     """Cache of frozen features that a run trains from: which views of which images, and what makes them.
 
     Attributes:
-        method: the method, with the weights it trains from.
+        method: the method, with the weights that training starts from.
         bank: its images.
         config: its options.
         runtime: where to compute; all processes share the work.
-        part: what of the network is frozen.
-        views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
+        part: the frozen part of the network.
+        views: view of each kind, and its position among the views of an epoch; last, the view outside of training.
         kinds: kind of each view of an epoch.
-        followers: views that are moved views before them; if there are any, the geometry of all is kept too.
-        plan: of the parts.
+        followers: positions of views that are moved copies of the view before; if any, all geometry is cached too.
+        plan: plan of the parts.
     """
 
     method: Method[Any]
@@ -65,7 +65,7 @@ class Reuse:
     def seconds(self) -> float:
         """Estimate the seconds that all views of all images take, from those of one image."""
         rows = self.plan.rows[:1]
-        self.values(rows)  # the first pass prepares what later ones find
+        self.values(rows)  # warm-up
         started = time.perf_counter()
         self.values(rows)
         self.runtime.wait()
@@ -80,18 +80,18 @@ class Reuse:
         """Compute the frozen features that the cache lacks, and return the bank to train from.
 
         Args:
-            out: the run folder; what is kept lies beside it.
+            out: the run folder; the cache is next to it.
 
         Raises:
-            ResourceError: no room, or a process that makes parts does not end.
-            StoreError: a value that cannot be kept.
-            DatasetError: an image that could be read before cannot be read any more.
+            ResourceError: the disk is full, or a process that makes parts does not end.
+            StoreError: a value cannot be stored.
+            DatasetError: an image that could be read before can no longer be read.
         """
         progress, runtime = current_progress(), self.runtime
         kept = CachedViews(out.resolve().parent, self.plan)
         if runtime.is_main:
             kept.begin()
-            kept.pending_parts()  # puts aside those that are damaged
+            kept.pending_parts()  # sets damaged parts aside
         runtime.barrier()
         missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]
         for warning in kept.warnings:
@@ -113,13 +113,13 @@ class Reuse:
     def timing_bank(self) -> CachedViewBank:
         """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
 
-        Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
+        If images are clustered, copies with rotated values give about twice as many different images as clusters.
         """
         few = self.values(self.plan.rows[:_FEW])
         number = -(-len(self.plan.rows) // len(few[0]))
         clusters = getattr(self.config, "num_clusters", None)
         others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
-        last = max(self.kinds) + 2  # behind the kinds of views and the plain one come geometries
+        last = max(self.kinds) + 2  # geometries follow the kinds of views and the plain view
         features, geometry = few[:last], few[last:]
         made = [
             (*(np.roll(kind.reshape(*kind.shape[:2], -1), by, 2).reshape(kind.shape) for kind in features), *geometry)
@@ -130,7 +130,7 @@ class Reuse:
 
     def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
         spec = self.method.network.input_spec
-        # draw by draw, so that the first ones do not depend on how many there are
+        # draw by draw, so that the first draws do not depend on their total number
         order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
         order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
         views = tuple(self.views[kind][0] for _, kind in order)
@@ -152,7 +152,7 @@ class Reuse:
         self.method.train(was_training)
 
     def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
-        """Return what is kept of the v views (b, c, h, w) of b images: (b, v, ...)."""
+        """Return the cached values of the v views (b, c, h, w) of b images: (b, v, ...)."""
         images = torch.stack(made, dim=1).flatten(0, 1)
         values = []
         for some in torch.split(images, images_at_once(self.runtime.device)):
@@ -164,7 +164,7 @@ class Reuse:
 
 
 def _net(method: Method[Any]) -> nn.Module:
-    network: Any = method.network  # one with a frozen part is built on a backbone
+    network: Any = method.network  # a network with a frozen part is built on a backbone
     net: nn.Module = network.backbone.net
     return net
 
@@ -173,7 +173,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     """Plan the cache of frozen features; return ``None`` if caching is off.
 
     Raises:
-        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch.
+        ConfigError: nothing is frozen, the frozen part cannot be cached, or views change with the epoch.
     """
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
@@ -196,7 +196,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     counts = (config.reuse_frozen,) * len(firsts) + (1,)
     dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
     followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
-    if followers:  # where each place of a view comes from is asked for
+    if followers:  # the origin of each position of a view is needed
         shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
         counts += counts[:-1]
         dtypes += ("float32",) * len(firsts)

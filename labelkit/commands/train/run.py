@@ -1,6 +1,6 @@
-"""Train a method: images, a split and options in; a run folder with checkpoints and metrics out.
+"""Train a method: from images, a split and options to a run folder with checkpoints and metrics.
 
-Say which modules of a user's own method no step calls: the attribute has a name that labelkit does not use.
+Also warn about modules of a user's own method that no step calls, since their attribute has an unknown name.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from labelkit.training.trainer import FitResult, Trainer
 
 
 def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
-    """Warn after the first step of modules from the user's own file that were not called.
+    """Warn, after the first step, about modules from the user's own file that were not called.
 
     Args:
-        method: that is about to be trained.
-        own: where it comes from.
+        method: the method that is about to be trained.
+        own: source of the method.
     """
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
@@ -66,11 +66,11 @@ def _file_of(part: nn.Module) -> str | None:
     return getattr(sys.modules.get(type(part).__module__), "__file__", None)
 
 
-# scores of what training starts from
+# scores of the features that training starts from
 START = "before.json"
 # versions, devices, threads
 ENVIRONMENT = "environment.json"
-# in it: file of a method of the user, and digests of all versions of it that trained the run
+# key in it: file of a user's own method, and digests of all its versions that trained the run
 OWN_CODE = "own_method"
 
 
@@ -78,17 +78,17 @@ def train_method(config: RunConfig) -> SimpleResult:
     """Train the method of the given options, and return a summary of the run.
 
     Returns:
-        The run folder, the metrics of the last epoch and where the checkpoints are.
+        The run folder, the metrics of the last epoch and the last checkpoint.
 
     Raises:
-        ConfigError, DatasetError, CheckpointError: options, data or weights that cannot be used.
-        DivergenceError: training became useless.
-        Interrupted: a signal asked to stop; a checkpoint was written.
+        ConfigError, DatasetError, CheckpointError: options, data or weights cannot be used.
+        DivergenceError: training diverged.
+        Interrupted: a signal requested to stop; a checkpoint was written.
     """
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
         raise ConfigError(
-            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Remove --compile."
+            "--compile", f"{method_name} hooks into the backbone, which is then not run as a whole", "Remove --compile."
         )
     if config.dry_run:
         return plan_training(method_name, config)
@@ -102,7 +102,7 @@ def train_method(config: RunConfig) -> SimpleResult:
         return _train(method_name, config, runtime, run)
     except (ConfigError, InputError):
         if not config.resume:
-            # once corrected, the same command is to work
+            # after a correction, the same command must work
             run.discard_unless_trained()
         raise
     finally:
@@ -126,7 +126,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
-        progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
+        progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
     runtime.barrier()
     if config.resume:
         _check_same_data(run, setup.prepared)
@@ -166,7 +166,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     except ResourceError as error:
         if not isinstance(error.__cause__, OSError):  # of the device or of other processes
             raise
-        # the same command again would only say that the folder exists
+        # repeating the same command would only report that the folder exists
         remedy = "Free some disk space, then run the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
@@ -176,9 +176,9 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     """Refuse to continue when images, labels or the split are no longer those of the run.
 
     Raises:
-        CheckpointMismatch: naming the first thing that differs.
+        CheckpointMismatch: the data differ.
     """
-    if not (run.path / SPLIT).exists():  # killed before it was written, so nothing was trained on it either
+    if not (run.path / SPLIT).exists():  # the run was killed before it was written, so nothing was trained on it either
         return
     saved = read_split(run.path)
     now = plain_json(prepared.to_json())
@@ -187,7 +187,7 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
         str(run.path),
-        f"the data differ from those of the run ({images} images now, {then} when it began; or other labels or rows)",
+        f"the images, labels or rows differ from those of the run ({images} images now, {then} when it began)",
         "Restore the data, or start a new run (--init-from keeps the weights).",
     )
 
@@ -220,7 +220,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
 
 
 def _trained_labels(setup: RunSetup) -> str:
-    """The images whose label the network will have been trained with, here or by what it starts from."""
+    """Return the images whose labels the network is trained with, in this run or in those it starts from."""
     prepared, config = setup.prepared, setup.method.config
     used = np.flatnonzero(prepared.split.labeled)
     before = [trained_labels_of(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
@@ -278,7 +278,7 @@ def _next_command(config: RunConfig, run: RunDir) -> str:
 
 
 def _scores_of_start(run: RunDir) -> dict[str, float]:
-    """Scores of the features that the run started from; empty where they were not measured."""
+    """Return the scores of the features that the run started from; empty if they were not measured."""
     path = run.path / START
     if not path.exists():
         return {}

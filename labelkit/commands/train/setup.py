@@ -1,4 +1,4 @@
-"""What is built before the first step of a training: the listing, the network, the images that fit into memory."""
+"""Set up a training before its first step: the listing, the network, the images that fit into memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
     """Prepare a training: list the data, build the network, and decode the images that fit into memory.
 
     Args:
-        method_name: row of the table of methods.
+        method_name: name in the table of methods.
         config: its options.
         runtime: where to compute.
         fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
@@ -103,7 +103,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         return bank
 
     def known(option: str) -> NDArray[np.int64]:
-        progress.warning(f"{option} uses labels that are hidden from training: use the result only for comparison")
+        progress.warning(f"{option} uses labels that are hidden from training, so use the result only for comparison")
         return prepared.dataset.labels
 
     method.attach(

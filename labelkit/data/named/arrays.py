@@ -169,7 +169,7 @@ def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
         if name != "unlabeled":
             labels[name] = np.fromfile(root / f"{name}_y.bin", dtype=np.uint8).astype(np.int64) - 1
         if len(labels[name]) != count:
-            raise ValueError(f"{name}_y.bin: {len(labels[name]):,} labels for {count:,} images")
+            raise ValueError(f"{name}_y.bin has {len(labels[name]):,} labels for {count:,} images")
     source = BinarySource(
         tuple(root / f"{name}_X.bin" for name in order),
         np.repeat(np.arange(len(order)), [len(labels[name]) for name in order]),

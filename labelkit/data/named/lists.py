@@ -35,7 +35,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
     for key, path in paths.items():
         label = int(labels[key]) - 1
         if path.split("/")[0] != class_names[label]:
-            raise ValueError(f"image {key} is {path}, its class {class_names[label]} has another folder")
+            raise ValueError(f"image {key} is {path}, but its class {class_names[label]} has another folder")
         rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
     return list_set(spec, root, rows, class_names)
 
@@ -54,7 +54,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
         fields = table.dtype.names or ()
         if not {"fname", "class"} <= set(fields):
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
-            raise DatasetError(str(path), problem, "Give the file with labels.")
+            raise DatasetError(str(path), problem, "Use the file with labels.")
         rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
     return list_set(spec, root, rows, class_names)
 
@@ -92,7 +92,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
-        raise ValueError(f"{path.name} names {len(lines):,} images, its first line says {count}")
+        raise ValueError(f"{path.name} names {len(lines):,} images, but its first line says {count}")
     items: tuple[set[str], set[str]] = (set(), set())
     found = []
     for line in lines:
@@ -156,7 +156,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     for split, (file,) in enumerate(spec.needs):
         for sample_id, label in read_table(root / file).items():
             if names[int(label)] not in sample_id.split("/"):
-                raise ValueError(f"{file}: {sample_id} has label {label}, the folder of which is {names[int(label)]}/")
+                raise ValueError(f"{file}: {sample_id} has label {label}, whose folder is {names[int(label)]}/")
             rows.append(Listed(sample_id, int(label), split))
     above = root.parent
     named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]

@@ -157,7 +157,7 @@ def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
         films = list(filter(None, read_lines(root / path)))
         for film in films:
             if not (root / "JPEGImages/480p" / film).is_dir():
-                problem = f"{path} names {film}, JPEGImages/480p/{film}/ is missing"
+                problem = f"{path} names {film}, but JPEGImages/480p/{film}/ is missing"
                 raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
         images.append([name for film in films for name in list_images(root, f"JPEGImages/480p/{film}")])
 
@@ -179,7 +179,7 @@ def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
         columns = [_read_presence(root / f"ImageSets/Main/{name}_{ending}.txt") for name in _CLASSES]
         for name, column in zip(_CLASSES, columns, strict=True):
             if list(column) != list(columns[0]):
-                raise ValueError(f"the list of {name} names other images than that of {_CLASSES[0]}")
+                raise ValueError(f"the list of {name} contains different images than that of {_CLASSES[0]}")
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
             rows.append(Listed(f"JPEGImages/{image}.jpg", -1, split))
@@ -195,7 +195,7 @@ def _read_presence(path: Path) -> dict[str, int]:
         words = line.split()
         if words and (len(words) != 2 or words[1] not in _PRESENCE):
             raise DatasetError(
-                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack it again."
+                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack the file again."
             )
         if words:
             found[words[0]] = _PRESENCE[words[1]]

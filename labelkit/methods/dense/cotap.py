@@ -90,7 +90,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             raise ConfigError(
                 "--batch-size",
                 "each process needs at least two images for --patch-ranking",
-                "Increase it, or pass --patch-ranking 0.",
+                "Raise --batch-size, or pass --patch-ranking 0.",
             )
         if config.image_concentration and config.num_neighbors >= self._num_objects:
             problem = f"{config.num_neighbors} neighbors need more than {self._num_objects} images"
@@ -146,8 +146,8 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
         if not projector:
-            return "both backbones; projectors and filter start anew"
-        return "both backbones and projectors; the filter starts anew"
+            return "both backbones; projectors and filter start from scratch"
+        return "both backbones and projectors; the filter starts from scratch"
 
     def on_backbone_taken(self) -> None:
         """Load the projector stored with the backbone, and make both networks equal."""
@@ -231,12 +231,12 @@ def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int
     if not faults and not np.array_equal(found.query_rows, rows):
         faults = ["the images that can be read"]
     if not faults and found.neighbor_rows.shape[1] < k:
-        faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image, not {k}"]
+        faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image instead of {k}"]
     if faults:
         raise Mismatch(
             str(path),
-            f"contains neighbors of other data: {', '.join(faults)}",
-            "Pass another file as --neighbors to search them again, or remove this file.",
+            f"contains neighbors from another setup ({', '.join(faults)})",
+            "To compute the neighbors again, pass another file as --neighbors, or remove this file.",
         )
     return found
 

@@ -293,7 +293,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
-        return "both backbones and projectors; last layers start anew" if projector else "both backbones"
+        return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
 
     def on_backbone_taken(self) -> None:
         """Load the head stored with the backbone, or make both networks equal if there is no pair."""
@@ -332,11 +332,11 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
                 shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
                 raise ConfigError(
                     "--num-outputs",
-                    f"the {of} center of {where} is {shapes}",
-                    "Pass this size, or --projector-init scratch.",
+                    f"the {of} center of {where} has shape {shapes}",
+                    "Pass the size in the file, or --projector-init scratch.",
                 )
             else:
                 center.value.copy_(found)
         if not missing:
             return []
-        return [f"warning: {where} contains no {', no '.join(missing)}: missing parts start from scratch"]
+        return [f"warning: {where} contains no {', no '.join(missing)}; these parts start from scratch"]

@@ -28,8 +28,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = _VIEWS(
         "dino",
-        "Color augmentation. dino: color jitter, grayscale, blur, and solarize in the second large view; "
-        "none: no color change.",
+        "Color augmentation. dino: color jitter, grayscale, blur, and solarization of the second large view; none: no "
+        "color change.",
     )
 
     num_outputs: int = _DISTILLATION(65_536, "Output dimension of the class-token head.", ge=2)
@@ -37,7 +37,10 @@ class SelfDistillationConfig(SlowTargetConfig):
         False, "Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for ViT-B)."
     )
     freeze_last_layer_steps: int = _DISTILLATION(
-        0, "Number of initial steps with a frozen last layer; from scratch, use the steps of one epoch.", ge=0
+        0,
+        "Number of initial steps with a frozen last layer; when training from scratch, set it to the number of "
+        "steps in one epoch.",
+        ge=0,
     )
     student_temperature: float = _DISTILLATION(0.1, "Softmax temperature of the student.", gt=0)
     teacher_temperature: float = _DISTILLATION(0.07, "Softmax temperature of the target network.", gt=0)
@@ -46,8 +49,8 @@ class SelfDistillationConfig(SlowTargetConfig):
     )
     teacher_warmup_steps: int = _DISTILLATION(
         0,
-        "Number of warm-up steps for the target network's temperature; for training from scratch, use the "
-        "steps of 30 epochs.",
+        "Number of warm-up steps for the target network's temperature; when training from scratch, set it to the "
+        "number of steps in 30 epochs.",
         ge=0,
     )
     center_decay: float = _DISTILLATION(0.9, "EMA decay of the center of the target network's outputs.", ge=0, lt=1)

@@ -161,7 +161,7 @@ def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -
         raise ConfigError(
             "--num-outputs",
             f"does not match the last layer of {where}, which has shape {shapes}",
-            "Pass these sizes, or --projector-init scratch.",
+            "Pass the sizes in the file, or --projector-init scratch.",
         )
     own.directions.copy_(directions)
     if own.lengths is not None:

@@ -104,7 +104,7 @@ class TokenNetwork(BackboneNetwork):
             if given[name].shape != value.shape:
                 raise ConfigError(
                     "--projector-dims",
-                    f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
+                    f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}",
                     "Pass its widths with --projector-dims, or --projector-init scratch.",
                 )
         self.projector.load_state_dict(given)

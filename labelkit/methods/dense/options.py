@@ -39,12 +39,12 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
     drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
     projector_dims: tuple[int, int] = _MODEL(
-        (2048, 256), "Width of the projector's two hidden layers, and of its output."
+        (2048, 256), "Widths of the projector's two hidden layers and of its output."
     )
     projector_init: Literal["scratch", "checkpoint"] = _MODEL(
         "checkpoint",
-        "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or "
-        "--init-from, if there is a head (in DINO's full checkpoint, iBOT, Mugs, Leopart, cotap runs).",
+        "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or --init-from, if "
+        "there is one (DINO's full checkpoint, iBOT, Mugs, Leopart and cotap runs have one).",
     )
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
@@ -166,8 +166,8 @@ class CoTAPConfig(SlowTargetConfig):
 
     augmentation: Literal["dino", "paper", "none"] = _VIEWS(
         "dino",
-        "Color augmentation. dino: color jitter, grayscale, blur, solarize; paper: the same without "
-        "solarize, which the paper does not mention.",
+        "Color augmentation. dino: color jitter, grayscale, blur, solarization; paper: the same without solarization, "
+        "which the paper does not mention.",
     )
 
     image_alignment: float = _TERMS(1.0, "Weight of the class-token alignment (paper: lambda-bar 1).", ge=0)
@@ -196,8 +196,8 @@ class CoTAPConfig(SlowTargetConfig):
     )
     neighbors: Path | None = _NEIGHBORS(
         None,
-        "File with each image's neighbors, for several runs that start alike; created if missing. "
-        "Neighbors are computed once, with the initial target network; default: for this run alone.",
+        "File with each image's neighbors, to share between runs that start with the same weights; created if "
+        "missing. Neighbors are computed once, with the initial target network; default: no file.",
     )
 
     @model_validator(mode="after")

@@ -108,7 +108,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         if cosine is not None and float(cosine) > COLLAPSED_COSINE:
             problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
         elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-            problem = f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
+            problem = f"assignments have {float(entropy):.3f} of the maximum entropy: they are collapsing"
         else:
             return
         kind = problem.split(":")[-1]

@@ -52,7 +52,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         depth = self.network.backbone.info.depth
         if config.align_mode == "flip" and any(block >= depth for block in config.align_blocks):
             problem = f"{config.backbone} has {depth} blocks, counted from 0"
-            remedy = "Choose some of these." if depth else "Choose a vision transformer, or pass --align-mode none."
+            remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
         self._update = (
             KeyUpdate(
@@ -71,7 +71,7 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         self._pull_blocks = (depth - 1,)
         if self.pull is not None and config.grad_from_block >= depth:
-            problem = f"none of {depth} blocks is trained, but --align-mode {config.align_mode} acts on the last block"
+            problem = f"none of the {depth} blocks is trained, but --align-mode {config.align_mode} needs the last"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         self.aligned_distillation = (
             DistributionAlignment(self.network.num_outputs, config.student_temperature)
@@ -149,10 +149,10 @@ class FlipClass(TaughtClassifier[FlipClassConfig]):
     def reuse_frozen(self) -> FrozenPart:
         """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
-            problem = "energies of all blocks need all tokens, but the cache of frozen blocks keeps few"
+            problem = "energies of all blocks need all tokens, but the cache of frozen blocks has only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
         if self.config.align_mode == "sda":
-            problem = "the views of sda change from epoch to epoch, so they cannot be cached"
+            problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"
             raise ConfigError("--reuse-frozen", problem, "Remove it, or choose another --align-mode.")
         if self.pull is not None and self.config.linear_probe:
             problem = f"--align-mode {self.config.align_mode} needs blocks that --linear-probe freezes"

@@ -43,16 +43,16 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
     train_stem: bool = _MODEL(
         False,
-        "Also train the embedding layers and the final norm (for training from scratch, with --grad-from-block 0).",
+        "Also train the embedding layers and the final norm (when training from scratch, with --grad-from-block 0).",
     )
-    linear_probe: bool = _MODEL(False, "Train the heads only.")
+    linear_probe: bool = _MODEL(False, "Train only the heads.")
     num_classes: int | None = _MODEL(
         None,
         "Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
         "discover categories` estimates it.",
         ge=2,
     )
-    projector_hidden_dim: int = _MODEL(2048, "Width of the projector.", ge=1)
+    projector_hidden_dim: int = _MODEL(2048, "Hidden width of the projector.", ge=1)
     projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
     supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (paper: lambda).", ge=0, le=1)
@@ -117,18 +117,18 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
-        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view "
-        "for the teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation "
-        "grows stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys to the "
+        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view for the "
+        "teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation grows "
+        "stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys toward the "
         "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0. Paper: 8,9 for fine-grained data."
+        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0 (paper: 8,9 for fine-grained data)."
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
-        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's "
-        "input; literal: Eq. 8 as printed.",
+        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's input; literal: "
+        "Eq. 8 of the paper, as printed.",
     )
     alpha: float = _ALIGN(0.0, "Weight of the keys' norm in the energy.", ge=0)
     beta: float | Literal["auto"] = _ALIGN(1.0, "Inverse temperature of the alignment; auto = 1/sqrt(head width).")

@@ -157,7 +157,7 @@ class TaughtClassifier(Method[DiscoveryConfigT], ABC):
         if 2 * used >= num_classes:
             return []
         return [
-            f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; from pretrained weights "
+            f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; with pretrained weights, "
             "pass --clip-grad-norm 1 or a lower --lr, else raise --entropy-weight; or check --num-classes"
         ]
 

@@ -376,7 +376,7 @@ class MasterTraining:
             centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
-            self.state.warn("warning: master features form a single cluster, so that they are not kept apart")
+            self.state.warn("warning: master features form a single cluster, so they are not kept apart")
         self._centroids = places.to(next(self.master.parameters()).device)
 
 

@@ -117,7 +117,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             state.log("pretext", {"rotation_accuracy": self._learn_rotations(state)})
         super().on_train_start(state)
         if not (self.data.labels[rows] < 0).any():
-            state.warn("warning: no image is without a label, so that there is nothing to discover")
+            state.warn("warning: every image has a label, so there is nothing to discover")
 
     def _learn_rotations(self, state: TrainState) -> float:
         """Pretrain the network on predicting image rotations, without its classifiers, at the start of training.
@@ -226,13 +226,13 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         found = sync_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
-                f"warning: nearest mean and soft label name different classes for {percent(found.disagreement)} % of "
-                "the confined images: labels stop growing"
+                f"warning: nearest mean and soft label disagree about the class of {percent(found.disagreement)} % of "
+                "the confined images: no more labels are added"
             )
             return 0
         if found.exhausted:
             short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
-            state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
+            state.warn(f"warning: {len(found.indices)} critical samples found: too few in {short} classes")
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 

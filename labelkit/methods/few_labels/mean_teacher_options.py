@@ -94,7 +94,7 @@ class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
 
     steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = _OPTIMIZATION(
-        31, "Number of labeled images per step, over all processes. The few labeled images repeat often.", ge=2
+        31, "Number of labeled images per step, summed over all processes. The few labeled images repeat often.", ge=2
     )
 
 

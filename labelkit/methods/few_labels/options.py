@@ -56,9 +56,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "auto",
-        "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn "
-        "by --label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given "
-        "for your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
+        "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn with "
+        "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given for "
+        "your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
     )
     num_classes: int | None = _DATA(None, "Number of classes of the classifier; default: from the data.", ge=2)
 
@@ -219,12 +219,13 @@ class CriticalSearchOptions(SearchOptions):
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = _DISCOVERY(
         "max_entropy",
-        "Which candidate images to take first: the most ambiguous, the least ambiguous, or the nearest to a mean.",
+        "Which candidate images to take first: the most ambiguous (max_entropy), the least ambiguous (min_entropy), "
+        "or those nearest to a class mean (min_distance).",
     )
     confine: bool = _DISCOVERY(
         True,
-        "Search only near the class means (Eq. 3.9): the nearest 10 candidates per requested image, "
-        "but at most a quarter of all candidates.",
+        "Search only near the class means (dissertation, Eq. 3.9): the nearest 10 candidates per requested image, but "
+        "at most a quarter of all candidates.",
     )
 
 
@@ -266,8 +267,8 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     pretext_steps: int = _PRETEXT(
         0,
-        "Number of pretraining updates, in which the network learns to predict quarter-turn rotations of "
-        "all images (Table 3.9). They do not count toward --steps, and start over if interrupted.",
+        "Number of pretraining updates, in which the network learns to predict quarter-turn rotations of all images "
+        "(dissertation, Table 3.9). They do not count toward --steps, and start over if interrupted.",
         ge=0,
         before=0,
     )
@@ -286,8 +287,8 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     compose_at: Literal["last-stage", "pool"] = _MASTER(
         "last-stage",
-        "Where to combine the three networks: before the last stage of the backbone, or at its output "
-        "(works with any backbone). The paper names no layer.",
+        "Where to combine the three networks: before the last stage of the backbone, or at its output (works with any "
+        "backbone). The dissertation names no layer.",
     )
     master_steps: int | None = _MASTER(
         None,

@@ -104,8 +104,8 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             config.dataset,
-            f"no image is labeled {', '.join(names)}{more}",
-            "Label at least one image of each class, or name fewer classes.",
+            f"no image has a label of {', '.join(names)}{more}",
+            "Label at least one image of each class, or use fewer classes.",
         )
     return num_classes
 

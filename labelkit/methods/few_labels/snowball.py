@@ -120,7 +120,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         labels = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
         if (labels < 0).any():
             problem = (
-                f"{int((labels < 0).sum())} images have no label of a training class, which --found-labels true needs"
+                f"{int((labels < 0).sum())} images have no label of a training class, as --found-labels true requires"
             )
             raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
@@ -148,7 +148,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         """Make the networks equal, and warn if there is nothing to discover."""
         super().on_train_start(state)
         if not (self.data.labels[self._rows] < 0).any():
-            state.warn("warning: no image is without a label, so that there is nothing to discover")
+            state.warn("warning: every image has a label, so there is nothing to discover")
 
     def on_phase_start(self, state: TrainState) -> None:
         """Form the master after the first discovery."""

@@ -102,13 +102,14 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; far: the farthest of the most confident "
-        "images, 10 times as many as are taken; random: any; max: the farthest; auto: far for mixmatch, else min.",
+        "Which images to take. min: the nearest to a class mean; far: like max, but only among the most confident "
+        "images (10 times the number to take); random: drawn at random; max: the farthest; auto: far for mixmatch, "
+        "else min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
         "Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
-        "(Table 2.9); the data set must have labels.",
+        "(dissertation, Table 2.9); the data set must have labels.",
         before="assigned",
     )
 

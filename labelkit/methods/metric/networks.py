@@ -136,7 +136,7 @@ class MetricNetwork(BackboneNetwork):
             raise ConfigError(
                 "--san-before",
                 f"{self.backbone.info.name} has no stage {before!r}",
-                f"{f'Did you mean {near[0]}? ' if near else ''}Stages (or parts of them): {', '.join(names)}.",
+                f"{f'Did you mean {near[0]}? ' if near else ''}Choose a stage (or a part of one): {', '.join(names)}.",
             )
         frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
         if any(before == name or before.startswith(f"{name}.") for name in frozen):
@@ -149,7 +149,7 @@ class MetricNetwork(BackboneNetwork):
         if len(seen) != 1 or len(seen[0]) != 4:
             raise ConfigError(
                 "--san-before",
-                f"{before} of {self.backbone.info.name} does not take feature maps exactly once as its input",
+                f"{before} of {self.backbone.info.name} is not called exactly once with feature maps",
                 "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
             )
         _, channels, *grid = seen[0]
@@ -168,7 +168,7 @@ class MetricNetwork(BackboneNetwork):
             raise ConfigError(
                 "--san-before",
                 f"after {before} of {self.backbone.info.name}, positions are averaged, which cancels any assembly",
-                "Choose an earlier stage, followed by a convolution wider than 1x1 or a strided pool.",
+                "Choose an earlier stage, followed by a convolution larger than 1x1 or a strided pool.",
             )
         self.assembly = assembly
         stages[before].register_forward_pre_hook(self._assemble)

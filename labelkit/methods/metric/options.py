@@ -62,18 +62,18 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     images_per_class: int = _LOSS(5, "Number of images per class or cluster in a batch.", ge=2)
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = _VIEWS(
         "box",
-        "Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; "
-        "crop (as described in the chapter): 227-pixel crop of an image whose shorter side is 256, and flip; "
-        "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
+        "Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; crop (as "
+        "described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; crop-flip: "
+        "shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
     )
-    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in sets where that changes the class.")
+    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in data sets where that changes the class.")
 
-    num_clusters: int = _PSEUDO(100, "Number of clusters that serve as classes (training without labels).", ge=2)
+    num_clusters: int = _PSEUDO(100, "Number of clusters to use as classes (when training without labels).", ge=2)
     refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)
     first_clustering: Literal["pooled", "embedding", "pixels"] = _PSEUDO(
         "pooled",
-        "What to cluster first: the backbone's features (pretrained), the embeddings, or the images "
-        "themselves, shrunk to 32 pixels if larger (networks from scratch).",
+        "What to cluster first: the backbone's features (pretrained), the embeddings, or the images themselves, "
+        "shrunk to 32 pixels if larger (for networks trained from scratch).",
     )
 
     recall_ks: tuple[int, ...] = _MONITOR((1, 2, 4, 8), "Values of K for Recall@K on held-out images.")
@@ -102,7 +102,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} has only one class of {self.images_per_class} images, so no negatives"
+                f"batch_size {self.batch_size} contains one class of {self.images_per_class} images, so no negatives"
             )
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
@@ -154,12 +154,12 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     san_lr_scale: float = _ASSEMBLY(
         30.0, "Learning-rate multiplier for the weight predictor; use 5 when training from scratch.", gt=0
     )
-    entropy_weight: float = _ASSEMBLY(0.01, "Weight of the entropy loss on the assembly's weights (Eq. 5.5).", ge=0)
+    entropy_weight: float = _ASSEMBLY(0.01, "Weight of the assembly's entropy loss (dissertation, Eq. 5.5).", ge=0)
     correlation_weight: float = _ASSEMBLY(
-        0.01, "Weight of the correlation loss on the assembly's weights (Eq. 5.6).", ge=0
+        0.01, "Weight of the assembly's correlation loss (dissertation, Eq. 5.6).", ge=0
     )
     coherence_weight: float = _ASSEMBLY(
-        0.01, "Weight of the local coherence loss on the assembly's weights (Eq. 5.8).", ge=0
+        0.01, "Weight of the assembly's local coherence loss (dissertation, Eq. 5.8).", ge=0
     )
     term_ramp: tuple[float, float] = _ASSEMBLY(
         (0.1, 0.5),
@@ -168,8 +168,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     term_gradients: Literal["predictor", "network"] = _ASSEMBLY(
         "predictor",
-        "What the entropy, correlation and coherence losses train: only the predictor of the weights (as "
-        "described in the chapter), or also the network before the predictor.",
+        "What the entropy, correlation and coherence losses train: only the predictor of the weights (as described in "
+        "the dissertation), or also the network before the predictor.",
         before="network",
     )
 
@@ -187,11 +187,13 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
         "network; queue: computed by the network itself at those steps (XBM).",
     )
-    memory_size: int | None = _MEMORY(None, "Memory size in embeddings. Default: the number of training images.", ge=2)
+    memory_size: int | None = _MEMORY(
+        None, "Number of embeddings in the memory. Default: the number of training images.", ge=2
+    )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = _MEMORY(
         "contrastive",
         "Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
-        "contrastive-bayesian: as in the paper that the chapter cites.",
+        "contrastive-bayesian: as in Kan et al. (2020), which the dissertation cites.",
     )
 
     @model_validator(mode="after")

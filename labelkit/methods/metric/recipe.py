@@ -39,12 +39,12 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     needed = config.batch_size // config.images_per_class
     if config.num_clusters > data.num_samples:
         raise ConfigError(
-            "--num-clusters", f"{config.num_clusters} clusters for {data.num_samples} images", "Lower the number."
+            "--num-clusters", f"{config.num_clusters} exceeds the {data.num_samples} images", "Lower the number."
         )
     if config.num_clusters < needed:
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} clusters, but a batch holds {needed} with {config.images_per_class} images each",
+            f"{config.num_clusters} is too few: a batch has {needed} clusters of {config.images_per_class} images each",
             f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
@@ -79,7 +79,7 @@ def update_pseudo_labels(
     )
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
-        state.warn(f"warning: {percent(record['singles'])} % of the clusters have one image: lower --num-clusters")
+        state.warn(f"warning: {percent(record['singles'])} % of the clusters have only one image: lower --num-clusters")
     if record["moved"] > MANY_MOVED:
         moved = percent(record["moved"])
         state.warn(f"warning: {moved} % of the images moved to another cluster: labels are not stable")

@@ -128,7 +128,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.clusters is None and share > MANY_LONE:
             shown = percent(share)
             state.warn(
-                f"warning: {shown} % of the classes have one image, which is repeated and has no other positives"
+                f"warning: {shown} % of the classes have only one image, which is repeated and has no other positives"
             )
 
     def on_epoch_start(self, state: TrainState) -> None:
@@ -262,7 +262,7 @@ def _warnings(found: Mapping[str, float]) -> dict[str, str]:
     texts = {}
     if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
         texts["inactive"] = (
-            f"the assembly does next to nothing ({percent(found['diagonal'])} % stays in place, embeddings move by "
+            f"the assembly has almost no effect ({percent(found['diagonal'])} % stays in place, embeddings move by "
             f"{found['effect']:.2g}): lower the weights of its terms or --san-diagonal"
         )
     if found["variance"] < STATIC_VARIANCE:
@@ -271,5 +271,5 @@ def _warnings(found: Mapping[str, float]) -> dict[str, str]:
             "lower --san-diagonal"
         )
     if found["row_error"] > UNEVEN_ROWS:
-        texts["rows"] = f"rows of the assembly sum to 1 up to {found['row_error']:.2g} only: lower --san-lr-scale"
+        texts["rows"] = f"rows of the assembly sum to 1 only within {found['row_error']:.2g}: lower --san-lr-scale"
     return texts

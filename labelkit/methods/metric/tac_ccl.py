@@ -163,7 +163,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Warn if attention is the same everywhere, since this satisfies every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
-            state.warn("warning: attention is the same everywhere, so that it says nothing")
+            state.warn("warning: attention is the same everywhere, so it has no effect")
         return {}
 
     def _watch_collapse(self, embeddings: Tensor, state: TrainState) -> None:
@@ -179,7 +179,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
         if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
             state.warn(
-                f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+                f"warning: all embeddings are alike (similarities differ by only {spread:.3f}): the network collapses; "
                 "lower --lr or the weights of added losses"
             )
 
@@ -239,5 +239,5 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         now = None if self.matched is None else self.matched.digest
         if state.get("matches") != now:
             raise CheckpointMismatch(
-                str(self.config.matches), "contains other matches than at the start of the run", "Restore the file."
+                str(self.config.matches), "contains different matches than at the start of the run", "Restore the file."
             )

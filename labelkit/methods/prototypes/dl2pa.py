@@ -160,10 +160,10 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn, names))
         if dim < FEW_DIMENSIONS:
-            state.warn(f"warning: in {dim} dimensions many images start opposite to their prototype and learn slowly")
+            state.warn(f"warning: in {dim} dimensions many images start opposite their prototype and learn slowly")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
-            state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign gives the same")
+            state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign changes nothing")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Scale a summed loss by the number of processes, since gradients are averaged over them."""

@@ -197,7 +197,7 @@ def _cached(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_prototypes(path, vectors, recipe, asdict(measure_spread(vectors)), overwrite=True)
     except (OSError, LabelkitError) as error:
-        tell(f"could not keep the prototypes in {path.parent}: {error}")
+        tell(f"could not save the prototypes in {path.parent}: {error}")
         return Prototypes(vectors, recipe, "optimized", None)
     return Prototypes(vectors, recipe, "optimized", path)
 
@@ -213,10 +213,10 @@ def _from_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], Non
         found = read_prototypes(path)
     except (StoreError, OSError) as error:
         problem = error.problem if isinstance(error, StoreError) else str(error)
-        tell(f"{path}: {problem}; the prototypes are made again")
+        tell(f"{path}: {problem}; the prototypes are computed again")
         return None
     shape = (recipe["num_prototypes"], recipe["dim"])
     if found.recipe != recipe or found.prototypes.shape != shape:
-        tell(f"{path}: holds other prototypes than its name says; they are made again")
+        tell(f"{path}: contains other prototypes than its name says; they are computed again")
         return None
     return found.prototypes

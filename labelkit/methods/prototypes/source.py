@@ -42,7 +42,7 @@ def starting_prototypes(
     if config.prototypes == "simplex" and dim < num_classes - 1:
         raise ConfigError(
             "--prototypes simplex",
-            f"{num_classes} classes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
+            f"{num_classes} prototypes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
             f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
         )
     if config.prototypes == "hpn":
@@ -99,7 +99,7 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     return found
 
 
-_FORM = "In each line write a class name (_ for a space) and its numbers, separated by blanks."
+_FORM = "On each line, write a class name (_ for a space) and a vector of the same length, separated by spaces."
 _SHOWN = 5
 
 
@@ -169,7 +169,7 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
     vectors = [exact.get(name.replace(" ", "_"), alike[_plain(name)]) for name in names]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:
-        raise DatasetError(str(path), f"has vectors of {min(widths)} and {max(widths)} dimensions", _FORM)
+        raise DatasetError(str(path), f"has vectors of different lengths, from {min(widths)} to {max(widths)}", _FORM)
     return np.stack(vectors)
 
 

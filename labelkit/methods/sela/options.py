@@ -39,8 +39,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     labels: Path | None = _TRUTH(
         None,
-        "Labels for evaluating the run; training uses none: a CSV with a path column and a label column. Default: the "
-        "labels of the store or the images.",
+        "Labels for evaluating the run, as a CSV with a path column and a label column; training uses none. Default: "
+        "the labels of the store or the images.",
     )
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
@@ -49,8 +49,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
     lam: float = _LABELS(
         25.0,
-        "Weight of the assignment's cost relative to its entropy (lambda in the paper); a good value "
-        "depends on the scale of the logits.",
+        "Weight of the assignment's cost relative to its entropy (paper: lambda); good values depend on the scale of "
+        "the logits.",
         gt=0,
     )
     prior: str = _LABELS(
@@ -61,11 +61,11 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
         "quadratic",
-        "When to optimize labels: at even intervals, or more often at the start; official-*: at the times "
-        "used in the published code.",
+        "When to optimize labels. uniform: at even intervals; quadratic: more often at the start; official-*: at the "
+        "times used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
-        "all", "Heads to update in an optimization: all, or one at a time, in turn."
+        "all", "Heads to update in each optimization: all of them, or a single one, taking turns."
     )
 
     label_pass: Literal["clean", "official"] = _PASS(
@@ -74,7 +74,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "and dropout; official: as in training, updating running statistics (published code).",
     )
     solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
-    solver_max_iterations: int = _SOLVER(500, "Maximum iterations of the solver.", ge=1)
+    solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
         "imagenet", "Training augmentation: a recipe from the published code, or digits."

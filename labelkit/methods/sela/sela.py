@@ -90,9 +90,7 @@ class SeLa(Method[SeLaConfig]):
         clusters = config.clusters_per_head
         if max(clusters) > data.num_samples:
             raise ConfigError(
-                "--num-clusters",
-                f"{max(clusters)} clusters for {data.num_samples} images",
-                "Lower the number.",
+                "--num-clusters", f"{max(clusters)} exceeds the {data.num_samples} images", "Lower the number."
             )
         self.network = MultiHeadNetwork(
             config.backbone,

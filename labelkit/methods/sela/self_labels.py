@@ -36,14 +36,14 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
     """Return warnings about a label optimization by subject, for the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
-        found["dead"] = f"head {head} gives all images the same logits, so that its labels are arbitrary"
+        found["dead"] = f"head {head} gives all images the same logits, so its labels are arbitrary"
     reached = f"marginal error {record['marginal_error']:.2g} after {record['iterations']} passes"
     if record["empty_clusters"]:
-        found["empty"] = f"head {head} has {record['empty_clusters']} clusters without an image: lower --num-clusters"
+        found["empty"] = f"head {head} has {record['empty_clusters']} empty clusters: lower --num-clusters"
     if record["marginal_error"] > SLOW_ERROR and record["iterations"] >= SLOW_ITERATIONS:
         found["far"] = f"labels of head {head} are far from balance ({reached}): lower --lam"
     elif not record["converged"]:
-        found["not converged"] = f"labels of head {head}: {reached}, asked for {tolerance:g}; they are used as they are"
+        found["not converged"] = f"labels of head {head}: {reached}, not {tolerance:g}; they are used unchanged"
     return found
 
 
@@ -266,4 +266,4 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     if saved.get("dataset_digest") != inputs.digest():
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
-    inputs.say(f"labels are those of {checkpoint.folder}, and stay as they are")
+    inputs.say(f"labels are taken from {checkpoint.folder}, and stay fixed")

@@ -52,15 +52,15 @@ class SiameseConfig(RepresentationTrainConfig):
         gt=0,
         before=1.0,
     )
-    queue_size: int = _LOSS(4096, "Queue size in images (moco).", ge=1)
+    queue_size: int = _LOSS(4096, "Number of images in the queue (moco).", ge=1)
     ema_decay: float = _LOSS(
         0.99, "EMA decay of the momentum network (moco; published for ImageNet: 0.999).", ge=0, lt=1
     )
 
     projector_dims: tuple[int, ...] | None = _MODEL(
         None,
-        "Width of each layer of the projector; default: 512,128 for simclr and moco, 2048,2048,2048 "
-        "for barlow-twins, 2048,2048 for simsiam.",
+        "Widths of the projector's layers; default: 512,128 for simclr and moco, 2048,2048,2048 for barlow-twins, "
+        "2048,2048 for simsiam.",
         min_length=1,
     )
     predictor_dim: int = _MODEL(512, "Hidden width of the predictor (simsiam).", ge=1)
@@ -71,15 +71,14 @@ class SiameseConfig(RepresentationTrainConfig):
         "options below; digits: shift, rotation and zoom.",
     )
     crop: Literal["independent", "same", "none"] = _VIEWS(
-        "independent",
-        "Crop for each view: a separate crop per view, the first view's crop for both, or the whole image.",
+        "independent", "Crops for the two views. independent: one each; same: one for both; none: the whole image."
     )
     crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of area fractions for crops.")
     flip_prob: float = _VIEWS(
         0.5, "Probability of a horizontal flip, in data sets where a flip keeps the class.", ge=0, le=1
     )
     jitter_prob: float = _VIEWS(
-        0.8, "Probability of color jitter: 0.4 of brightness, contrast and saturation, 0.1 of hue.", ge=0, le=1
+        0.8, "Probability of color jitter (strengths: brightness, contrast, saturation 0.4; hue 0.1).", ge=0, le=1
     )
     gray_prob: float = _VIEWS(0.2, "Probability of grayscale conversion.", ge=0, le=1)
     blur_prob: float = _VIEWS(0.5, "Probability of Gaussian blur.", ge=0, le=1)

@@ -85,7 +85,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     """
     stages = stage_names(net)
     if count > len(stages):
-        listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "shows no stages"
+        listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "has no stages"
         remedy = f"Pass at most {len(stages)}." if stages else "Remove --freeze-stages, or choose another --backbone."
         raise ConfigError(f"--freeze-stages {count}", f"{name} {listed}", remedy)
     container = stages[0].rpartition(".")[0]
@@ -99,7 +99,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
         net.train(was_training)
     if found is None:
         problem = f"{name} cannot be cut after {stages[count - 1]}: later layers need more than its feature maps"
-        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or 0 stages.")
+        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or freeze 0 stages.")
     for part in found.names:
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():

@@ -365,7 +365,7 @@ def _check_name(name: str) -> None:
     if name != architecture:
         tagged = list_models(f"{architecture}.*", include_tags=True)
         if name not in tagged:
-            remedy = f"Known: {', '.join(tagged)}." if tagged else f"Use {architecture} alone."
+            remedy = f"Choose one of: {', '.join(tagged)}." if tagged else f"Use {architecture} alone."
             raise ConfigError("backbone", f"{architecture} has no weights named {name.split('.', 1)[1]!r}", remedy)
 
 

@@ -29,7 +29,7 @@ HARMLESS: list[Any] = [argparse.Namespace]
 _MAX_DEPTH = 8
 
 _RESAVE = (
-    "Where you trust the file, save its tensors alone: "
+    "If you trust the file, save only its tensors: "
     "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
 )
 # Names of the averaged copy of a network, which is better and therefore preferred in files with several copies.
@@ -83,9 +83,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         state = _read_pickle(path)
     else:
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
-        raise CheckpointError(
-            str(path), f"unknown type of weights file ({path.suffix or 'no suffix'})", f"Use {known}."
-        )
+        raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use one of: {known}.")
     if not state:
         raise CheckpointError(str(path), "contains no tensors", "Pass a file with a state dict.")
     return state
@@ -197,7 +195,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         # torch's own message advises trusting refused pickles, so it is not shown
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden is not None:
-            problem = f"contains more than tensors and was not read: {forbidden[1]}"
+            problem = f"contains more than tensors, so it was not read: {forbidden[1]}"
             raise CheckpointRefused(where, problem, _RESAVE) from error
         raise CheckpointRefused(
             where, "not a torch file of plain tensors, or damaged", f"Download the file again. {_RESAVE}"
@@ -239,7 +237,7 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
     if len(averaged) == 1:
         return averaged[0]
     problem = f"has {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
-    raise CheckpointMismatch(where, problem, "Save only the copy that you want.")
+    raise CheckpointMismatch(where, problem, "Save only the copy to load.")
 
 
 def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
@@ -309,7 +307,7 @@ def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int
         return None
     if len(chosen) != 1:
         problem = f"holds {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
-        raise CheckpointMismatch(where, problem, "Save only the one that you want.")
+        raise CheckpointMismatch(where, problem, "Save only the one to load.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
     return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}
 

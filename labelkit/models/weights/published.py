@@ -239,7 +239,7 @@ def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
             remedy = f"Download {cfg['url']} and pass it with --weights FILE."
             raise CheckpointError(name, "its published weights are not on the hub", remedy)
         remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
-        raise ConfigError("pretrained", f"no published weights for {name}", remedy)
+        raise ConfigError("pretrained", f"there are no published weights for {name}", remedy)
     repository, revision, files = _hub_place(cfg)
     path = _fetch(name, repository, revision, files)
     return path, _address(repository, path)

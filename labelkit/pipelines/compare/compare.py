@@ -1,7 +1,7 @@
-"""Compare methods of all kinds on one split and one budget of time: who learns the better features?
+"""Compare the features of methods of all kinds, trained on the same split with the same budget of time.
 
-Every method gets the same training images, with the labels that its kind needs; the same judges look at the same
-held-out images through each network. Pixels and untrained networks are rows too.
+Every method gets the same training images, with the labels that its kind needs; each network is evaluated in the same
+ways on the same held-out images. Pixels and untrained networks are rows too.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Row:
     """Row of the comparison table: the runs and failures of one method.
 
     Attributes:
-        name: of the method, or what stands for none.
-        kind: of its labels: few, some, all, none.
+        name: name of the method, or of a reference without training.
+        kind: kind of its labels: few, some, all, none.
         runs: records of finished runs.
         failures: reason by seed.
     """
@@ -105,10 +105,10 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
-        DatasetError: images without the labels that judging needs.
+        DatasetError: images lack the labels that evaluation needs.
         InputError: not a single run finished.
         ResourceError: the folder for runs is full, ...
-        Interrupted: a signal asked to stop; what is finished is in ``--keep``.
+        Interrupted: a signal requested to stop; finished runs are in ``--keep``.
     """
     names = _chosen(config.methods)
     data, images, config = _data(config)
@@ -139,8 +139,8 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
         if name not in METHODS:
             guess = nearest(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
-            known = f"{', '.join(METHODS)}; others by {OWN_METHODS_VARIABLE}"
-            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {known}.")
+            known = f"{', '.join(METHODS)}; your own with {OWN_METHODS_VARIABLE}"
+            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Choose from: {known}.")
     return list(dict.fromkeys(methods or METHODS))
 
 
@@ -160,11 +160,11 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
         raise DatasetError(
             config.dataset,
             f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
-            "Pass class folders, or a CSV with all labels.",
+            "Pass class folders, or a CSV that labels all images.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
-        # a file may be another one when the comparison goes on
+        # a file may have changed when the comparison is continued
         old = chosen_old_classes(config.old_classes, listing.class_names)
         config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
     return DataFacts(len(listing.class_names), test_split, holdout), images, config
@@ -172,11 +172,11 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
 
 @contextmanager
 def _workplace(config: CompareConfig) -> Iterator[Path]:
-    """Give the folder for runs: ``--keep`` with its lock held, or one that vanishes.
+    """Provide the folder for runs: ``--keep`` with its lock held, or a temporary folder.
 
     Raises:
-        ConfigError: what is kept there was made with other options.
-        BusyError: another comparison works there.
+        ConfigError: the folder was made with other options.
+        BusyError: another comparison uses the folder.
     """
     if config.keep is None:
         with tempfile.TemporaryDirectory(prefix="labelkit-compare-") as scratch:
@@ -187,7 +187,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
     with ExitStack() as held:
         with translate_os_errors(config.keep):
             there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
-            # a lock alone is of a comparison that was stopped at its very start
+            # a lock without other files is from a comparison that was stopped at its start
             if there - {"lock"} and _ABOUT not in there:
                 raise ConfigError("--keep", f"{config.keep} is not the folder of a comparison", "Choose a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
@@ -211,14 +211,14 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
 
 
 def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
-    """Judge pixels, and the networks of the methods as they are before training."""
+    """Evaluate pixels, and the networks of the methods before training."""
     progress = current_progress()
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
     for name in names:
         try:
             options: Any = method_config(name, config, data, 0)
         except LabelkitError:
-            continue  # its own row will tell
+            continue  # reported in its own row
         start: dict[str, Any] = {"backbone": options.backbone, "image_size": options.image_size}
         if options.weights is not None:
             start["weights"] = options.weights
@@ -239,7 +239,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:
-                # pixels need next to nothing: where they cannot be kept, nothing can
+                # pixels need almost no space: if they cannot be stored, nothing can
                 if label == _PIXELS and isinstance(error, ResourceError):
                     raise
                 row.failures[seed] = str(error)
@@ -318,7 +318,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
 
 
 def _plain(stats: dict[str, object] | None) -> str | None:
-    """Return ``1.23 ± 0.45`` of what ``mean_and_std`` made."""
+    """Format a result of ``mean_and_std`` as ``1.23 ± 0.45``."""
     if stats is None:
         return None
     spread = stats["sd"]
@@ -332,7 +332,7 @@ def length_text(row: Row) -> str | None:
     first = row.runs[0]
     text = ", ".join(
         f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
-        # the whole before its parts; a record that was read again has them in the order of the alphabet
+        # the whole before its parts; a record that was read from a file has them in alphabetical order
         for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
     )
     if first["share_of_preset"] < 1:

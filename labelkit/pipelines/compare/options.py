@@ -32,7 +32,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         description="Training time per run, such as 90s, 10m or 2h. A run that would take longer gets fewer epochs or "
         "steps and shorter schedules, never longer ones than its preset.",
     )
-    seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
+    seeds: int = Field(3, ge=1, le=100, description="Number of runs per method (with seeds 0, 1, ...).")
 
     dataset: str = _DATA(
         "digits", "A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels."
@@ -40,8 +40,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     holdout: float = _DATA(
         0.25, "Fraction of each class held out for evaluation if the data set has no test split.", gt=0, lt=1
     )
-    max_per_class: int | None = _DATA(None, "Maximum images per class in each split.", ge=1)
-    labels_per_class: int = _DATA(4, "Labels per class for few-label methods, drawn again for each seed.", ge=1)
+    max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
+    labels_per_class: int = _DATA(
+        4, "Number of labels per class for few-label methods, drawn again for each seed.", ge=1
+    )
     num_old_classes: int | None = _DATA(
         None, "Number of labeled classes for discovery methods; default: the data set's definition, else half.", ge=1
     )
@@ -57,7 +59,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         le=1,
     )
     split_seed: int = _DATA(0, "Random seed for --holdout and for the labels of discovery methods.", ge=0)
-    neighbors: int = Field(10, ge=1, description="Number of neighbors of the kNN evaluation.")
+    neighbors: int = Field(10, ge=1, description="Number of neighbors for the kNN evaluation.")
 
     keep: Path | None = _OUTPUT(
         None,
@@ -66,12 +68,12 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         makes="folder",
     )
     out: Path | None = _OUTPUT(None, "Also write the result as JSON.", makes="json")
-    threads: int = _RUN(1, "CPU threads per run.", ge=1)
+    threads: int = _RUN(1, "Number of CPU threads per run.", ge=1)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}
     )
-    """Options that may differ when a kept comparison goes on."""
+    """Options that may differ when a kept comparison is continued."""
 
     @field_validator("budget")
     @classmethod

@@ -1,6 +1,6 @@
-"""One method of a comparison: its options, its length, its runs in processes of their own, its scores.
+"""One method of a comparison: its options, its length, its runs in separate processes, its scores.
 
-The judges are the same for every network, whatever it was trained with.
+Every network is evaluated in the same ways, regardless of how it was trained.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import open_store
 
 JUDGES = ("knn_accuracy", "clustering_accuracy", "recall_at_1")
-"""Scores that every network has, in [0, 1]; ``own_accuracy`` those with a classifier."""
+"""Scores that every network has, in [0, 1]; networks with a classifier also have ``own_accuracy``."""
 
-# a run that takes so much more than the budget is marked
+# a run that takes more than this multiple of the budget is marked
 _SLACK = 1.25
-# and is stopped here; starting and reading images take time too
+# a run is stopped after this multiple of the budget plus these seconds, for starting and reading images
 _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
-# to write a checkpoint when it is stopped
+# time to write a checkpoint after a run is stopped
 _END_SECONDS = 60
 
 
@@ -60,12 +60,12 @@ def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **
     """Embed the training and held-out images with one network, for evaluation.
 
     Args:
-        config: which images.
+        config: options that select the images.
         out: store to write.
-        holdout: share that is held out; ``None`` for a set with splits.
+        holdout: share of held-out images; ``None`` for a set with splits.
         model: options of ``embed`` that name a network.
     """
-    # of what a run was trained on, embed knows the split from the run
+    # embed knows the split of a run's own data from the run
     split: dict[str, Any] = {"holdout": holdout, "split_seed": config.split_seed, "label_split": "none"}
     embed_images(
         EmbedConfig(
@@ -90,14 +90,14 @@ def judge_store(index: Path, test_split: str, *, neighbors: int, seed: int, own:
     Args:
         index: the store.
         test_split: held-out images; those of training are in split train.
-        neighbors: that vote for a class.
-        seed: of k-means.
-        own: what the network's own output is: ``names`` of classes, unnamed ``groups``, or ``nothing``.
+        neighbors: number of neighbors that vote for a class.
+        seed: seed of k-means.
+        own: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
 
     Returns:
-        Of the held-out images, in [0, 1]: ``knn_accuracy`` among the training images; ``clustering_accuracy`` and
-        ``nmi`` of k-means over all images with as many groups as classes (v2); ``recall_at_1`` and ``map_at_r`` among
-        each other; ``own_accuracy`` of the own output, groups matched with classes (v2).
+        Scores of the held-out images in [0, 1]: ``knn_accuracy`` by neighbors among the training images;
+        ``clustering_accuracy`` and ``nmi`` of k-means over all images with as many groups as classes (v2);
+        ``recall_at_1`` and ``map_at_r`` among each other; ``own_accuracy``, with groups matched with classes (v2).
     """
     store = open_store(index)
     num_classes, has_output = len(store.class_names), "logits" in store.extras
@@ -138,9 +138,9 @@ class DataFacts:
     """Properties of the data set that all runs of a comparison share.
 
     Attributes:
-        num_classes: of the data set.
-        test_split: the held-out images that judge.
-        holdout: share that is set apart; ``None`` for a set with splits of its own.
+        num_classes: number of classes.
+        test_split: split of the held-out images for evaluation.
+        holdout: share of held-out images; ``None`` for a set with its own splits.
     """
 
     num_classes: int
@@ -152,10 +152,10 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
 
     Args:
-        name: of the method.
-        config: of the comparison.
+        name: name of the method.
+        config: options of the comparison.
         data: the common images.
-        seed: of weights and of the draw of a few labels.
+        seed: seed of the weights and of the draw of a few labels.
         fraction: share of the preset's length.
 
     Raises:
@@ -194,17 +194,17 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     """Train and evaluate one method with one seed, reusing results that are already in the folder.
 
     Args:
-        name: of the method.
-        config: of the comparison.
+        name: name of the method.
+        config: options of the comparison.
         data: the common images.
-        folder: for runs, stores and scores.
-        seed: of the run.
+        folder: folder for runs, stores and scores.
+        seed: seed of the run.
 
     Returns:
         The record of the run.
 
     Raises:
-        RunFailed: with the reason.
+        RunFailed: the run failed; the message is the reason.
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
@@ -222,7 +222,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     except Exception as error:
         if own_digest(name) is None or isinstance(error, RunFailed):
             raise
-        raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
+        raise RunFailed(f"{type(error).__name__}: {error}") from error  # code of a user can raise any error
     values = {
         "method": name,
         "seed": seed,
@@ -243,7 +243,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
 
 
 def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
-    """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
+    """Return the share of the preset's length that fits the budget, by the time of a few steps; stored for all."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
         return stored_record(kept)
@@ -260,9 +260,9 @@ def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> 
 
 
 def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
-    """Train in a process of its own; return what it took."""
+    """Train in a separate process; return the CPU time and memory that it took."""
     if run.exists():
-        # it was stopped: what it took would not be known
+        # it was stopped, so the cost of the whole run would not be known
         shutil.rmtree(run)
     written = run.with_name(f"{run.name}.yaml")
     commit_bytes(written, yaml.safe_dump(options.to_yaml_dict(operational=False), sort_keys=False).encode())
@@ -297,10 +297,10 @@ def run_process(
     """Run a subprocess with a time limit; return its CPU seconds, peak memory in MiB and exit code.
 
     Args:
-        command: words.
-        said: file for what it says on stderr.
+        command: words of the command.
+        said: file for its stderr.
         limit: seconds after which it is stopped.
-        environment: of the process.
+        environment: environment of the process.
 
     Raises:
         RunFailed: it took longer than ``limit``; the process has ended.
@@ -311,13 +311,13 @@ def run_process(
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None and time.monotonic() <= deadline:
-                with contextlib.suppress(psutil.Error):  # it is gone
+                with contextlib.suppress(psutil.Error):  # the process has ended
                     running = psutil.Process(process.pid)
                     times, memory = running.cpu_times(), running.memory_info()
                     cpu_seconds = max(cpu_seconds, times.user + times.system)
                     peak = max(peak, memory.rss / 2**20)
                 time.sleep(0.05)
-        finally:  # also where the comparison is stopped
+        finally:  # also if the comparison is stopped
             in_time = process.poll() is not None
             if not in_time:
                 process.terminate()

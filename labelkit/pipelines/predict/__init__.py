@@ -1,1 +1,1 @@
-"""``predict``: answer for photos that are not in a store by the answers that are."""
+"""``predict``: predict labels of photos that are not in a store from its answers."""

@@ -1,4 +1,4 @@
-"""Options of ``labelkit predict``: answers for photos that are not in the store."""
+"""Options of ``labelkit predict``: predictions for photos that are not in the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     new: tuple[Path, ...] = Field(
         ...,
         min_length=1,
-        description="Photos, folders of photos, or stores made with the same model. Give - to read paths from "
+        description="Photos, folders of photos, or stores made with the same model. Pass - to read paths from "
         "standard input, one per line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
@@ -64,10 +64,10 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     )
     format: Literal["table", "csv", "jsonl"] | None = _OUTPUT(
         None,
-        "Output format: table (on screen only), csv, or jsonl (one JSON object per line). Default: table; with --out, "
-        "jsonl for .jsonl and .ndjson, else csv.",
+        "Output format: table (only without --out), csv, or jsonl (one JSON object per line). Default: table; with "
+        "--out, jsonl for .jsonl and .ndjson, else csv.",
     )
-    out: Path | None = _OUTPUT_ONLY(None, "File to write; default: the screen.", makes="answers")
+    out: Path | None = _OUTPUT_ONLY(None, "File to write; default: standard output.", makes="answers")
 
     @field_validator("new")
     @classmethod
@@ -85,7 +85,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     @model_validator(mode="after")
     def _tables_are_shown(self) -> PredictConfig:
         if self.out is not None and self.format == "table":
-            raise ValueError("--format table is only for the screen: with --out, pass csv or jsonl")
+            raise ValueError("--format table cannot be combined with --out: pass csv or jsonl")
         return self
 
     @property

@@ -1,6 +1,6 @@
-"""Answer for photos that are not in the store, by the rule that its answers were made with.
+"""Predict labels of photos that are not in the store, by the rule of its answers.
 
-What ``predict`` answers by: a store, one of its results, and the rule of that.
+Predictions are based on a store, one of its results, and the rule of that result.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ def open_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result
         result: name of answers or groups; ``None``: the newest.
 
     Returns:
-        the store, its answers or groups, and the rule for other images.
+        The store, its answers or groups, and the rule for other images.
 
     Raises:
-        ConfigError: it is neither.
-        StoreError: it has no such result, or one that cannot be used.
+        ConfigError: ``place`` is neither.
+        StoreError: the store has no such result, or one that cannot be used.
     """
     path, name = (place, result) if is_store(place) else _of_start(place, result)
     store = open_store(path)
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no predictions from which new images could be predicted"
+            problem = "has no predictions, which are needed to predict labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
     return store, found, _rule(store, found)
 
 
 def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
-    """Store and result of the last round of a folder of ``start``.
+    """Return the store and the result of the last finished round of a folder of ``start``.
 
     Raises:
-        ConfigError: it is no such folder, or nothing is finished in it.
+        ConfigError: it is not such a folder, or has no finished round.
     """
     remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
@@ -82,15 +82,15 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
 
 
 def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
-    """Return the rule of answers, or one made of groups.
+    """Return the rule of answers, or a rule made from groups.
 
     Raises:
-        StoreError: the result holds neither.
+        StoreError: the result contains neither, or its rule cannot be used.
     """
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was made by a version of labelkit that stored no rule for predicting new images"
+            problem = "was made by a version of labelkit that could not yet predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         if "rule_threshold" in result.arrays:
             problem = "was made with --coverage, which labelkit no longer supports"
@@ -98,8 +98,8 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
-        remedy = "Name a result of `labelkit discover answer`, or of a command that groups."
-        raise StoreError(result.where, f"contains {result.kind}, which cannot predict new images", remedy)
+        remedy = "Pass a result of `labelkit discover answer`, or of a command that groups images."
+        raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = check_features(store, rows)
@@ -112,8 +112,8 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
-"""Of the table. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the label
-is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+"""Columns of the table. kind: given (the user's label), known (a labeled class), new (a group without a name), unsure
+(the label is a guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown."""
 
 _STANDARD_INPUT = Path("-")
 _BLOCK = 256
@@ -125,11 +125,11 @@ class Prediction:
     """Predicted label of one photo.
 
     Attributes:
-        path: as it was given.
-        label: name of a class or group; of an unsure photo the best guess.
+        path: path as given.
+        label: name of a class or group; for an unsure photo, the best guess.
         kind: see ``COLUMNS``.
-        confidence: in [0, 1]; ``None``: nothing is known of it.
-        note: what else to know; may be empty.
+        confidence: in [0, 1]; ``None``: unknown.
+        note: further information; may be empty.
     """
 
     path: str
@@ -148,10 +148,10 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     """Predict labels for new photos, folders of photos, and embeddings in other stores.
 
     Raises:
-        DatasetError: no photo, or none that can be read.
-        StoreError: what to answer by cannot be used.
-        CheckpointError: the model of the store is not here, or another one was given.
-        ConfigError: the source is neither folder nor store, or the file is in the way.
+        DatasetError: there is no photo, or none can be read.
+        StoreError: the store or its result cannot be used.
+        CheckpointError: the model of the store is not on this machine, or another model was given.
+        ConfigError: the source is neither folder nor store, or the output file exists.
     """
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_photos(config, stores)))
@@ -162,7 +162,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     store, result, rule = open_source(config.from_, config.result)
     min_confidence = config.min_confidence
     if min_confidence is None:
-        min_confidence = float(result.params.get("min_confidence", 0.0))  # none of groups
+        min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
     asked = [rows_of_other(store, path) for path in stores]
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
@@ -185,7 +185,7 @@ def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
     """Return the given label of each new photo that has one, by name.
 
     Raises:
-        DatasetError: the file cannot be used, or names photos that are not asked for.
+        DatasetError: the file cannot be used, or names photos that are not to be predicted.
     """
     if config.labels is None:
         return {}
@@ -194,7 +194,7 @@ def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
 
 
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
-    """Yield the photos in the order that they were asked for, those of a folder by name.
+    """Yield the photos in the given order, those of a folder by name.
 
     Raises:
         DatasetError: a folder has none, or cannot be listed.
@@ -214,15 +214,15 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
 
 
 def _lines() -> list[str]:
-    """Paths on standard input, apart by NUL or by lines; bytes that are no text stay what they are in file names."""
+    """Read paths from standard input, separated by NUL or by lines; bytes that are not text are kept in file names."""
     content = sys.stdin.buffer.read()
-    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # of PowerShell
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
     text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
 
 
 def _as_dataset(photos: list[Path]) -> ImageDataset:
-    """List photos, wherever they are; their ids are the paths as they were given."""
+    """List photos from any folders; their ids are the paths as given."""
     ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
     none = np.full(len(ids), -1)
     return ImageDataset(
@@ -246,12 +246,12 @@ def _answers(
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
-    """Answer for embedded photos."""
+    """Yield predictions for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
     row_of: dict[bytes, int] = {}
     if queries.sha256 is not None and store.has_images:
         digests = np.ascontiguousarray(store.sha256)
-        # of equal files the first row counts
+        # the first row counts if files are equal
         row_of = {digests[row].tobytes(): row for row in range(store.n - 1, -1, -1)}
     predict = partial(_predict, rule, store.lazy_embeddings)
     rows = StoredRows(queries.embeddings, in_blocks=True)
@@ -264,7 +264,7 @@ def _answers(
             yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
             continue
         kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
-        # no confidence at all, as of groups, is not a small one
+        # a missing confidence, as for groups, does not count as low
         if found.confidence[place] < min_confidence:
             kind = "unsure"
         yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
@@ -288,7 +288,7 @@ def _result(
     min_confidence: float,
     truth: dict[str, str],
 ) -> SimpleResult:
-    """Write what was asked for, and say what was found."""
+    """Write the requested output, and return the result."""
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
         "from": config.from_,
@@ -317,7 +317,7 @@ def _result(
 
 
 def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
-    """Compare answers with given labels, say in a message how many are right, and return the numbers."""
+    """Compare predictions with given labels, show a message with the number of correct ones, and return the counts."""
     names = np.array(group_names(result), dtype=object)
     known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
     mine = [line for line in predictions if line.path in truth and truth[line.path] in known]
@@ -334,10 +334,10 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
     said = []
     if mine:
         said.append(
-            f"of {len(mine)} photos with a label, {counts['right']} are predicted correctly "
+            f"of {len(mine)} photos with a label, {counts['right']} have a correct prediction "
             f"({percent(counts['right'] / len(mine))} %)"
         )
-        said.append(f"of the {len(sure)} of these that are not unsure, {counts['answered_right']} are correct")
+        said.append(f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct")
     if others:
         inside = counts["of_new_classes_in_new_groups"]
         said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")

@@ -1,1 +1,1 @@
-"""``labelkit reproduce``: the published tables as commands, run and set beside what was published."""
+"""``labelkit reproduce``: run the commands of published tables, and compare measured with published values."""

@@ -26,7 +26,7 @@ class ReproduceConfig(StageConfig):
     )
     all: bool = _WHAT(False, "Reproduce all tables.")
     row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of each name suffices.")
-    seeds: int = _RUN(3, "Number of seeds per row: 0, 1, ...", ge=1, le=100)
+    seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
     device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, cuda:N.")
     num_workers: int | None = _RUN(

@@ -1,8 +1,8 @@
-"""Run the rows of published tables, each command once, and set what was measured beside what was published.
+"""Run the rows of published tables, each command once, and show measured values next to published ones.
 
-Run commands of labelkit, each in a process of its own.
+Each command of labelkit runs in a separate process.
 
-A table that was run, as people put it into a text: Markdown, CSV and LaTeX.
+A reproduced table is also written as Markdown, CSV and LaTeX, for use in a text.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def run_command(words: Sequence[str]) -> tuple[int, bytes]:
     """Run a labelkit command in a subprocess and return its exit code and output.
 
     Args:
-        words: after ``labelkit``.
+        words: words after ``labelkit``.
 
     Returns:
-        exit code, negative for a signal, and standard output.
+        The exit code, negative for a signal, and the standard output.
     """
     process = subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE)
     try:
@@ -78,11 +78,11 @@ _ESCAPED = {
 def written_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """Render a reproduced table as the contents of ``table.md``, ``table.csv`` and ``table.tex``, by file name.
 
-    A line of the table is a row, a column a value: published, measured as mean and deviation over seeds. A number that
-    is not there is a dash, in CSV nothing. CSV has a line for each value, with all digits and the seeds.
+    A line of the table is a row, and a column is a value: published, or measured as mean and deviation over seeds. A
+    missing number is a dash, or empty in CSV. CSV has a line for each value, with all digits and the seeds.
 
     Args:
-        record: what ``table.json`` holds.
+        record: content of ``table.json``.
     """
     names = list(dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]))
     published = [
@@ -100,7 +100,7 @@ def _found(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: Mapping[str, Any], key: str) -> str:
-    """A percentage with one decimal, any other number with four digits; empty where there is none."""
+    """Format a percentage with one decimal, any other number with four digits; empty if it is missing."""
     number = value.get(key)
     if number is None:
         return ""
@@ -185,7 +185,7 @@ _MAX_RECORD = 1 << 24
 
 @dataclass
 class _Outcome:
-    """What came of a row.
+    """Outcome of a row.
 
     Attributes:
         state: ``done``, ``planned``, ``no data`` or ``failed``.
@@ -203,7 +203,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
 
     Raises:
         ConfigError: no such table or row, or a folder that other commands wrote.
-        DatasetError: the data of no row are there.
+        DatasetError: no row has its data.
     """
     names = list(available_tables()) if config.all else [str(config.table)]
     tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
@@ -213,7 +213,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"no row has its data: {first}", "Use --dry-run to see what is missing.")
+        raise DatasetError("reproduce", f"all rows lack data: {first}", "Use --dry-run to see what is missing.")
     for fault in missing.values():
         progress.warning(f"rows skipped: {fault}")
     shown, values = [], []
@@ -244,7 +244,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         failed = type(faults[0])(
             "reproduce",
             f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
-            "Mend it, and run the same command again.",
+            "Fix it, and run the same command again.",
         )
     return SimpleResult({"tables": values, "rows": counts}, made, tuple(shown), fault=failed)
 
@@ -271,7 +271,7 @@ def _run_row(
                 command = complete_command(config, given, named, root, here, seed)
                 words = command
                 if config.num_workers is not None and command[0] in ("train", "embed"):
-                    # it changes no number, so no record has it
+                    # it does not affect numbers, so it is not recorded
                     words = [*command, *([] if "--num-workers" in command else ["--num-workers", ""])]
                     words[words.index("--num-workers") + 1] = str(config.num_workers)
                 if config.dry_run:
@@ -288,10 +288,10 @@ def _run_row(
 
 
 def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
-    """Run a command, as ``words`` say it, and keep its JSON; one that ran before is not run again.
+    """Run a command in the form of ``words`` and store its JSON; one that ran before is not run again.
 
     Raises:
-        OutputExistsError: the place holds the output of another command.
+        OutputExistsError: the folder contains the output of another command.
         LabelkitError: the command failed.
     """
     record = here / f"step-{number}.json"
@@ -314,7 +314,7 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = run_command([*words, "--json"])
     if code:
-        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its error message.")
+        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See the error above.")
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)
@@ -330,9 +330,9 @@ def _file_name(text: str) -> str:
 
 
 def _numbers(table: PublishedTable, row: Row, outcome: _Outcome) -> list[dict[str, Any]]:
-    """What was published and measured of each value of a row.
+    """Return the published and the measured numbers of each value of a row.
 
-    A row of which nothing was published, such as a point of a curve, shows what was measured alone.
+    A row without published numbers, such as a point of a curve, has only measured ones.
     """
     numbers = []
     for name in row.published or table.values:
@@ -354,7 +354,7 @@ def _numbers(table: PublishedTable, row: Row, outcome: _Outcome) -> list[dict[st
 
 
 def _with_changes(rows: Sequence[Row], numbers: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """Add to each value of a row that is compared with another one, by how much it differs from it, seed by seed."""
+    """Add, to each value of a row that is compared with another row, the mean difference between them, seed by seed."""
     by_name = {row.name: {value["name"]: value for value in found} for row, found in zip(rows, numbers, strict=True)}
     made = []
     for row, found in zip(rows, numbers, strict=True):
@@ -406,7 +406,7 @@ def _record(
 
 
 def _call(config: ReproduceConfig) -> str:
-    """The command line that ran the rows, with what decides about their numbers."""
+    """Return the command line that ran the rows, with the options that affect their numbers."""
     which = ["--all"] if config.all else [str(config.table)]
     rows = [word for name in config.row or () for word in ("--row", name)]
     how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]

@@ -1,11 +1,11 @@
-"""Read the published tables in ``presets/tables``: their rows, the commands that make each, and what was published.
+"""Read the published tables in ``presets/tables``: their rows, the commands for each row, and published numbers.
 
-A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
-has the measured values, that of another where a value's place begins with its number (``#1.metrics.accuracy``). A
-number that was not published is ``null`` or left out. What a row sets may be a whole command; one that is empty is not
-run. ``against`` names the row that another is compared with, where a figure draws the change. A ``train`` gets its
-folder, seed and data by itself, or names another folder by ``--out``; other commands name them as ``{here}``,
-``{seed}`` and ``{data_root}``. A row whose file ``{data_root}/...`` is not there has no data.
+A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for values that a row sets. Measured values
+are from the JSON of the last command, or of another one if the place of a value begins with the number of that command
+(``#1.metrics.accuracy``). A number that was not published is ``null`` or left out. A row may set a whole command; an
+empty command is not run. ``against`` names the row that a row is compared with, if a figure shows the change. ``train``
+gets its folder, seed and data automatically, or another folder by ``--out``; other commands contain ``{here}``,
+``{seed}`` and ``{data_root}``. A row has no data if its file ``{data_root}/...`` does not exist.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Unit = Literal["%", "error %", "number"]
 
 
 class _Row(BaseModel):
-    """One row: its name, its numbers, and what it puts into the commands."""
+    """Row of a table file: its name, its numbers, and its values in the commands."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -57,12 +57,12 @@ class Row:
     """Row of a published table, with its published numbers and the commands that reproduce them.
 
     Attributes:
-        name: in the table.
-        published: numbers by the name of the value, in the unit of the table; ``None``, or none: measured alone.
-        commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them; no
-            words where a row leaves a command out.
-        datasets: that the commands read.
-        against: name of the row that it is compared with; ``None``: with what was published alone.
+        name: name in the table.
+        published: numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured.
+        commands: words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no
+            words if the row leaves a command out.
+        datasets: data sets that the commands read.
+        against: name of the row that it is compared with; ``None``: only with published numbers.
     """
 
     name: str
@@ -73,19 +73,19 @@ class Row:
 
 
 class PublishedTable(BaseModel):
-    """Published table of results, as its file has it, with the commands that reproduce each row.
+    """Published table of results, as in its file, with the commands that reproduce each row.
 
     Attributes:
-        name: of its file.
-        source: method whose paper has it.
-        place: where it stands there.
+        name: name of its file.
+        source: method whose paper contains it.
+        place: place in the paper.
         title: what it shows.
-        unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
-        units: of values with another one.
-        note: what differs from the publication, if anything.
-        values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
-        commands: of every row.
-        lines: what each row puts into them.
+        unit: unit of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
+        units: units of the values with another unit.
+        note: differences from the publication, if any.
+        values: place of each value in the JSON of the last command, or of command n after ``#n.``.
+        commands: commands of every row.
+        lines: values of each row in the commands.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -125,7 +125,7 @@ class PublishedTable(BaseModel):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Return the rows, their commands filled in."""
+        """Rows with their commands filled in."""
         rows = []
         for line in self.lines:
             filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
@@ -140,7 +140,7 @@ class PublishedTable(BaseModel):
         """Extract the measured values of a row from the JSON outputs of its commands.
 
         Raises:
-            ConfigError: one is not there.
+            ConfigError: a value is missing.
         """
         found = {}
         for name, place in self.values.items():
@@ -178,7 +178,7 @@ def read_table(name: str) -> PublishedTable:
     """Read a published table, given the name of a shipped one or the path of a YAML file.
 
     Raises:
-        ConfigError: there is no such table, or the file does not hold one.
+        ConfigError: there is no such table, or the file does not contain one.
     """
     path = available_tables().get(name)
     if path is None:
@@ -207,21 +207,21 @@ def dataset_places(words: Sequence[str]) -> list[int]:
 
 
 IN_DATA_ROOT = "{data_root}/"
-"""What a file in the folder of the data begins with, in a table."""
+"""Prefix, in a table, of a file in the data folder."""
 
 
 def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
     """Return the rows of a published table whose names match the given parts; all rows for ``None``.
 
     Raises:
-        ConfigError: a part that is in no name, or in several.
+        ConfigError: a part is in no name, or in several.
     """
     if wanted is None:
         return list(table.rows)
     names = {_without_spaces(row.name): row for row in table.rows}
     chosen, at = [], 0
     while at < len(wanted):
-        # a list is told by commas, and so are some names: as many parts as fit a row are its name
+        # commas separate the list, but also occur in names: the longest sequence of parts that fits a row is its name
         for end in range(len(wanted), at, -1):
             text = _without_spaces(",".join(wanted[at:end]))
             fitting = [names[text]] if text in names else [row for name, row in names.items() if text in name]
@@ -232,7 +232,7 @@ def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row
             known = ", ".join(repr(row.name) for row in fitting or table.rows)
             raise ConfigError("--row", f"{text!r} matches {len(fitting)} rows of {table.name}", f"Choose from {known}.")
         chosen += fitting
-    # a change needs both of its rows
+    # a change needs both rows
     needed = {row.against for row in chosen} | {row.name for row in chosen}
     return [row for row in table.rows if row.name in needed] if any(row.against for row in chosen) else chosen
 

@@ -27,9 +27,9 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
-NEXT, SKIPPED, NOVEL, CHECK = "next.csv", "skipped.csv", "novel.csv", "check.csv"
+NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
 FOLDERS = Path("folders")  # --labels folders: the names of the folders are the labels
-FILLED = (NEXT, SKIPPED, NOVEL, CHECK)
+FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
 """Tables whose labels people fill in or correct."""
 _SHOWN = 5
 # labels of a class up to which its name may be a slip
@@ -317,14 +317,15 @@ def _follow(
     return followed
 
 
-def skipped_photos(folder: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the paths that a person left empty in ``next.csv`` while filling in others, now or before, sorted.
+def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
+    """Return the paths that a person left empty in a table while filling in others, now or before, sorted.
 
     Args:
-        folder: of ``start``, with ``next.csv`` and ``skipped.csv``.
+        table: ``next.csv`` or ``novel.csv``.
+        kept: the photos that were left empty in the table before.
         labels: all labels by path; who has one by now is skipped no longer.
     """
-    following, before = ({} if not path.is_file() else read_paths(path) for path in (folder / NEXT, folder / SKIPPED))
+    following, before = ({} if not path.is_file() else read_paths(path) for path in (table, kept))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
     return sorted({*before, *left} - labels.keys())
 

@@ -36,7 +36,8 @@ class Record:
             ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
-        confirmed: by path, labels that correct a prediction, or that were left as they are in a saved ``check.csv``.
+        confirmed: by path and by SHA-256 in hex, labels that correct a prediction, or that a saved ``check.csv`` had
+            listed.
         call: options of the last call, but for labels and output, and ``photos_at``, the whole path of the photos.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
@@ -99,6 +100,20 @@ class Record:
         self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
+    def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+        """Return the labels by path that are confirmed, and note their photos, which may be renamed.
+
+        Args:
+            labels: all labels by path.
+            files: SHA-256 of each of these photos, in hex; empty if it cannot be read.
+        """
+        found = {}
+        for path, text in labels.items():
+            if text in (self.confirmed.get(path), self.confirmed.get(files[path])):
+                found[path] = text
+                self.confirmed |= dict.fromkeys(filter(None, (path, files[path])), text)
+        return found
+
     def write(self) -> None:
         """Write the record of finished steps to ``start.json``.
 
@@ -136,8 +151,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(
-            f"{left} labels are not questioned: they correct a prediction, or were left unchanged when check.csv was "
-            "saved"
+            f"{left} labels are not questioned: they correct a prediction, or were in check.csv when it was saved"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 

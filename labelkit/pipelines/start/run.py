@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from labelkit.pipelines.start.given import (
     LABELS,
     NEXT,
     NOVEL,
+    SEEN,
     SKIPPED,
     KnownLabels,
     OwnTables,
@@ -90,6 +91,8 @@ class _Round:
         labels: label by place of the photo.
         num_photos: in the listing.
         skipped: paths of photos that a person could not label, which are suggested last.
+        seen: paths of photos that a person left empty in ``novel.csv``, which are listed there last.
+        confirmed: labels by path that are not to be doubted.
         previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
         answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
     """
@@ -101,6 +104,8 @@ class _Round:
     labels: dict[int, str]
     num_photos: int
     skipped: Sequence[str] = ()
+    seen: Sequence[str] = ()
+    confirmed: Mapping[str, str] = field(default_factory=dict)
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -181,7 +186,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     labels = known.placed
     now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.was_saved(CHECK):
-        record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
+        record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
@@ -195,8 +200,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    this = replace(this, answered=_last_answers(record, this), skipped=skipped_photos(folder, now))
+    skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+    this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
+    hashes = {escaped_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
+    this = replace(this, confirmed=record.follow_confirmed(now, hashes))
     steps = _steps(config, this)
     progress = current_progress()
     _tell_photos(config, dataset, labels)
@@ -219,10 +227,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
         tables.remove(*FILLED)
-    if this.skipped:
-        tables.write(SKIPPED, csv_bytes(("path", "label"), ([path, ""] for path in this.skipped)))
-    else:
-        tables.remove(SKIPPED)
+    for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
+        if paths:
+            tables.write(name, csv_bytes(("path", "label"), ([path, ""] for path in paths)))
+        else:
+            tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
     _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
@@ -537,6 +546,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
             previous=this.previous,
+            skip=folder / SEEN if this.seen else None,
             out=folder / NOVEL,
             sheet=folder / NOVEL_SHEET,
             num_images=_NOVEL_PHOTOS,
@@ -570,8 +580,10 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
     """What a step reads, next to its options: photos alone, or photos and labels, and what is not to be suggested."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
-    shows_next = name in ("suggest", "report") and this.skipped
-    return {"round": this.record["inputs"], **({"skipped": list(this.skipped)} if shows_next else {})}
+    skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
+    left: dict[str, list[object]] = {"suggest": [skipped], "novel photos": [seen], _CHECKING: [confirmed]}
+    mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
+    return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
@@ -601,7 +613,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        remove_confirmed(made, values, record.confirmed)
+        remove_confirmed(made, values, this.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

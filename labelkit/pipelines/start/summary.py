@@ -33,6 +33,10 @@ _SHOWN = 5
 _FEW_LATER = 4
 # largest and smallest number of classes, of which nothing is said if the one is more times the other
 _WIDEST = 2
+# labels of a class from which on it is told if no other photo is predicted as it
+_SOME_LABELS = 3
+# share of the photos that classes without a label have together, below which the test finds half of them at most
+_OFTEN_MISSED = 0.1
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
 
@@ -78,7 +82,7 @@ def write_summary(
     if since is not None:
         sentences.append(_since_sentence(since[1], changes))
         sentences += _fewer_sentence(since[1], len(rows), None if right is None else counts["given"] + sum(right))
-    sentences += _next_sentences(told, counts, made)
+    sentences += [*_unused_sentence(rows), *_next_sentences(told, counts, made)]
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
@@ -187,7 +191,7 @@ def _found_table(
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
-        yours += "; check.csv has those to check first"
+        yours += "; check.csv has those to check first: correct or delete lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in told:
         sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"
@@ -252,12 +256,26 @@ def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     return said
 
 
+def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Name classes with some labels that no other photo is predicted as, if there are any."""
+    predicted = {row[1] for row in rows if row[2] != "given"}
+    counts = Counter(row[1] for row in rows if row[2] == "given" and row[1] not in predicted)
+    names = [repr(name) for name, count in counts.most_common() if count >= _SOME_LABELS]
+    if not names or not predicted:
+        return []
+    more = f" and {len(names) - _SHOWN} more classes" if len(names) > _SHOWN else ""
+    return [
+        f"No other photo is predicted as {', '.join(names[:_SHOWN])}{more}, although you labeled {_SOME_LABELS} or "
+        "more: if there are others, label one of them."
+    ]
+
+
 def _next_sentences(
     told: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], made: Sequence[Path]
 ) -> list[str]:
     """Say what limits the answers, if something does, and the one thing to do next."""
     table, following, page = made
-    look = f"Look at {page}; the label of each photo is in {table}."
+    look = f'Look at {page}: "Groups" has all photos of each class. The label of each photo is in {table}.'
     if "suggest" not in told:
         return ["Every photo has a label already: nothing is left to answer.", look]
     said = []
@@ -310,8 +328,9 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
         return (
-            f"{len(rows)} photos in {used} classes: no other class was found. A small one can be missed: novel.csv has "
-            "those least like the labeled ones, to check this; if there are other classes, pass --new-classes some."
+            f"{len(rows)} photos in {used} classes: no other class was found, but classes with together fewer than "
+            f"about {round(_OFTEN_MISSED * len(rows))} photos are often missed. To check this, look at novel.csv, "
+            "which lists the photos least like the labeled ones; if there are other classes, pass --new-classes some."
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""

@@ -181,7 +181,7 @@ class DetectionBackbone(nn.Module):
             ) from error
         strides = tuple(side // one.shape[-2] for one in maps)
         if any(2 ** round(math.log2(stride)) != stride for stride in strides):
-            raise ConfigError(info.name, f"its feature maps have strides {strides}", "Powers of two are required.")
+            raise ConfigError(info.name, f"strides {strides} are not powers of two", "Choose another network.")
         return [one.shape[1] for one in maps], strides
 
 

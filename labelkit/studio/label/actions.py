@@ -75,30 +75,30 @@ def read_steps(raw: object, num_rows: int) -> list[Step]:
         InvalidStep: it is not a list of steps, a row or name is invalid, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MOST_STEPS:
-        raise InvalidStep(f"an action is a list of 1 to {MOST_STEPS} steps")
+        raise InvalidStep(f"an action must be a list of 1 to {MOST_STEPS} steps")
     return [_step(one, num_rows) for one in raw]
 
 
 def _step(raw: object, num_rows: int) -> Step:
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
-        raise InvalidStep(f"a step is an object whose `do` is one of {', '.join(_KEYS)}")
+        raise InvalidStep(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
     if set(raw) != _KEYS[do]:
-        raise InvalidStep(f"a step {do!r} has the keys {', '.join(sorted(_KEYS[do]))}")
+        raise InvalidStep(f"a step {do!r} must have the keys {', '.join(sorted(_KEYS[do]))}")
     rows: tuple[int, ...] = ()
     if "rows" in raw:
         listed = raw["rows"]
         if not isinstance(listed, list) or not listed or not all(type(row) is int for row in listed):
-            raise InvalidStep("rows is a list of whole numbers, at least one")
+            raise InvalidStep("rows must be a list of whole numbers, at least one")
         if min(listed) < 0 or max(listed) >= num_rows:
-            raise InvalidStep(f"rows are from 0 to {num_rows - 1}")
+            raise InvalidStep(f"rows must be from 0 to {num_rows - 1}")
         rows = tuple(dict.fromkeys(listed))
     group = raw.get("group", -1)
     if type(group) is not int or not -1 <= group <= num_rows + MOST_STEPS * num_rows:
-        raise InvalidStep("group is the number of a group, or -1")
+        raise InvalidStep("group must be the number of a group, or -1")
     value = raw.get("value", True)
     if type(value) is not bool:
-        raise InvalidStep("value is true or false")
+        raise InvalidStep("value must be true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
         name = checked_name(name)
@@ -112,12 +112,12 @@ def checked_name(name: object) -> str:
         InvalidStep: it is empty, too long, or has unprintable characters.
     """
     if not isinstance(name, str) or not name.strip():
-        raise InvalidStep("a name is a text that is not empty")
+        raise InvalidStep("a name must not be empty")
     name = name.strip()
     if len(name) > MOST_LETTERS:
-        raise InvalidStep(f"a name has at most {MOST_LETTERS} letters, this one has {len(name):,}")
+        raise InvalidStep(f"a name may have at most {MOST_LETTERS} characters, but this one has {len(name):,}")
     if not name.isprintable():
-        raise InvalidStep("a name holds no line ends and no characters that cannot be shown")
+        raise InvalidStep("a name must not contain line breaks or unprintable characters")
     return name
 
 
@@ -164,12 +164,12 @@ class LabelingState:
             InvalidStep: a group does not exist, or a new one lacks the next number or images.
         """
         if all(step.do == "make" for step in steps):
-            raise InvalidStep("a new group comes with its images")
+            raise InvalidStep("a new group must come with its images")
         count = len(self.named)
         for step in steps:
             if step.do == "make":
                 if step.group != count:
-                    raise InvalidStep(f"the next group has number {count}")
+                    raise InvalidStep(f"the next group must have number {count}")
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
                 raise InvalidStep(f"there is no group {step.group}")

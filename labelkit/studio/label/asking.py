@@ -110,7 +110,7 @@ class BackgroundPredictor:
         """
         with self._lock:
             if self.asked["state"] == "running":
-                raise InvalidStep("it is being asked already")
+                raise InvalidStep("a prediction is already running")
             learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")

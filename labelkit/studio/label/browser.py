@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.commands.suggest.suggest import read_skipped
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -170,7 +170,7 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = place_images(images.features, "pca", 0)
     pictures = Pictures.of_store(source, store, images.rows)
-    return BrowsedStore(store, images, grouping, pictures, note, places, read_skipped(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, note, places, skipped_rows(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:

@@ -194,14 +194,14 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         progress = current_progress()
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
             progress.warning(
-                f"{folder} was made by `labelkit start`. Its tables do not get the labels given here: to update "
-                f"them, run afterward `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
+                f"{folder} was made by `labelkit start`. Its tables do not receive the labels given here: to update "
+                f"them, afterward run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
                 f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )
 
         def say(link: str) -> None:
             progress.message(f"label in the browser: {link}")
-            progress.message(f"every action is saved in {session.name} at once; Ctrl-C stops the server")
+            progress.message(f"every action is saved in {session.name} immediately; Ctrl-C stops the server")
 
         try:
             serve(server, config.host, config.port, opened=config.open, say=say)

@@ -41,13 +41,14 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     labels: Path | None = _LABELS(
         None,
-        "Earlier result from `labelkit label` to add to; default: start from the store's labels that training may use.",
+        "Earlier result from `labelkit label` to add labels to; default: start from the labels in the store that "
+        "training may use.",
     )
     own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
         "error",
-        "Handling of images that already have another label: stop with an error, take the new label, or keep the old "
-        "one.",
+        "What to do with images that already have another label: stop with an error, take the new label, or keep the "
+        "old one.",
     )
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
@@ -72,17 +73,17 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
 
     serve: bool = _SERVE(
         False,
-        "Label in the browser: serve a local page with groups and images, and save each action at once as a round of "
-        "the result. Continues the newest result made this way. Needs starlette and uvicorn.",
+        "Label in the browser: serve a local page with groups and images, and save each action immediately as a round "
+        "of the result. Continues the newest result made this way. Needs starlette and uvicorn.",
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from cluster or discover whose groups are shown (with --serve or --export atlas); "
-        "default: the same choice as in `labelkit report`.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: the "
+        "same choice as in `labelkit report`.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
-        None, "CSV with a column path: images to suggest only if no other image is left (with --serve)."
+        None, "CSV with a path column: images to suggest only if no other image is left (with --serve)."
     )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(

@@ -118,19 +118,19 @@ class Guard:
             headers.setdefault(name.lower(), []).append(value)
         host = [value.decode("latin-1") for value in headers.get(b"host", [])]
         if len(host) != 1 or not self._is_mine(host[0]):
-            return _refuse(421, "this server has another name")
+            return _refuse(421, "this server does not have that name")
         for origin in headers.get(b"origin", []):
             if origin.decode("latin-1") != f"http://{host[0]}":
-                return _refuse(403, "a page of another place may not ask")
+                return _refuse(403, "requests from other sites are refused")
         for site in headers.get(b"sec-fetch-site", []):
             if site not in (b"same-origin", b"none"):
-                return _refuse(403, "a page of another place may not ask")
+                return _refuse(403, "requests from other sites are refused")
         if scope["path"].startswith("/api/"):
             given = headers.get(b"authorization", [b""])
             if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
-            return _refuse(404, "there is nothing of this name")
+            return _refuse(404, "nothing has this name")
         length = headers.get(b"content-length", [b"0"])[0]
         if not length.isdigit() or int(length) > MOST_BYTES:
             return _refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
@@ -236,7 +236,7 @@ class LabelServer:
         """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
-            return _refuse(400, "since is the number of a round")
+            return _refuse(400, "since must be the number of a round")
         return self._told(int(since))
 
     async def act(self, request: Request) -> Response:
@@ -289,7 +289,7 @@ class LabelServer:
     async def _picture(self, request: Request, read: Callable[[int], bytes | str]) -> Response:
         row = request.path_params["row"]
         if row >= self.session.store.n:
-            return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
+            return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
         found = await run_in_threadpool(read, row)
         if isinstance(found, str):
             return _refuse(404, found)
@@ -300,7 +300,7 @@ class LabelServer:
         """Return the images most similar to an image."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
-            return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
+            return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
         return JSONResponse({"images": await run_in_threadpool(self.browsed.similar_images, row)}, headers=_HEADERS)
 
     async def split_group(self, request: Request) -> Response:
@@ -315,7 +315,7 @@ class LabelServer:
 
 
 async def _missing(request: Request, error: Exception) -> Response:
-    return _refuse(getattr(error, "status_code", 404), "there is nothing of this name")
+    return _refuse(getattr(error, "status_code", 404), "nothing has this name")
 
 
 async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -337,13 +337,13 @@ async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _text(value: object, key: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise InvalidStep(f"{key} is a text of at most {_LONGEST} letters")
+        raise InvalidStep(f"{key} must be a string of at most {_LONGEST} characters")
     return value
 
 
 def _number(value: object, key: str) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidStep(f"{key} is the number of a round")
+        raise InvalidStep(f"{key} must be the number of a round")
     return value
 
 
@@ -360,7 +360,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         made.bind(address)
         made.listen(128)
     except OSError as error:
-        problem = f"cannot listen there ({error.strerror or error})"
+        problem = f"cannot listen on this address ({error.strerror or error})"
         raise ResourceError(f"{host}:{port}", problem, "Choose another --host or --port.") from error
     return made
 

@@ -181,7 +181,7 @@ class Session:
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
-                raise InvalidStep(f"there is no action {number} that can be taken back")
+                raise InvalidStep(f"there is no action {number} that can be undone")
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
@@ -289,7 +289,7 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """
     if not is_session(result):
         problem = "was not made by `labelkit label --serve`"
-        raise StoreError(str(result.path), problem, "Start a new one with another --result, and this one as --labels.")
+        raise StoreError(str(result.path), problem, "Start another --result, and pass this one as --labels.")
     arrays, params = result.arrays, dict(result.params)
     try:
         log = [_done(one, store.n) for one in params.pop("actions")]

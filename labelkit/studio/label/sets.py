@@ -88,7 +88,7 @@ def check_set(config: LabelConfig) -> None:
     if config.export in SET_FILES:
         check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise output_exists(out, replaceable=False, note="A folder is not replaced: it may hold more than a label set.")
+        raise output_exists(out, replaceable=False, note="A folder is never replaced: it may contain other files.")
     elif not out.absolute().parent.is_dir():
         raise ConfigError("--out", f"the folder of {out} does not exist", "Create it first.")
 
@@ -149,7 +149,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """Return COCO JSON in which the label of an image is an annotation with a box around the whole image."""
     if not store.has_images:
-        raise StoreError(str(store.path), "does not record the size of its images", "Use `labelkit embed`.")
+        raise StoreError(str(store.path), "does not record the size of its images", "Embed the images.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
         {"id": place + 1, "file_name": name, "width": width, "height": height}
@@ -214,12 +214,12 @@ def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(
-            images.name, "its images are not files that can be copied", "Use --export coco, atlas, or --csv."
+            images.name, "its images are not files that can be copied", "Use --export coco, --export atlas, or --csv."
         )
     root = images.root.resolve()
     if config.out.resolve().is_relative_to(root):
         problem = f"{config.out} is inside {root}, from which images are copied"
-        raise ConfigError("--out", problem, "Choose a folder outside of the image folder.")
+        raise ConfigError("--out", problem, "Choose a folder outside the image folder.")
     places, tables = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}[
         str(config.export)
     ](found)

@@ -132,7 +132,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
     content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size slightly.")
+        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size above this size.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
 
@@ -143,7 +143,7 @@ def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset |
         if config.dataset is not None:
             raise DatasetError(
                 str(store.path),
-                "was imported without images, so none can be compared with it",
+                "was imported without images, so images cannot be compared with it",
                 "Leave out --dataset, or import the embeddings again with --images.",
             )
         return None, "the embeddings were imported without images"

@@ -39,7 +39,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
     if run is not None:
         logged = read_log(run, run.resolve().name)
         if _made_by(run, model):
-            note = "Its last checkpoint holds the network that made the embeddings."
+            note = "Its last checkpoint contains the network that made the embeddings."
         else:
             note = "Its last checkpoint is not the network that made the embeddings."
             current_progress().warning(f"{run}: the store was not made with the last checkpoint of this run")

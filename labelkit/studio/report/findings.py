@@ -73,7 +73,7 @@ _FINDINGS = (
         "",
         "novel.csv",
         "labelkit find novel",
-        "Each beside the nearest labeled image. If there are classes without a label, most of their images are "
+        "Each next to its nearest labeled image. If there are classes without a label, most of their images are "
         "among these.",
     ),
     Finding(
@@ -90,7 +90,7 @@ _FINDINGS = (
         "duplicates you could delete",
         "duplicates.csv",
         "labelkit find duplicates",
-        "The image to keep stands first: it has the most pixels, or the largest file.",
+        "The image to keep comes first: it has the most pixels, or the largest file.",
     ),
 )
 _COLUMNS = {

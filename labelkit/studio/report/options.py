@@ -27,7 +27,8 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     result: str | None = _STORE(
         None,
-        "Result whose groups are shown; default: classes rather than clusters, and preferably with a confidence.",
+        "Result whose groups are shown; default: a result that names classes, preferably with confidences, else "
+        "clusters.",
         pattern=RESULT_NAME,
     )
     run: Path | None = _STORE(
@@ -52,7 +53,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     seed: int = _PAGE_SET(0, "Random seed.", ge=0)
     max_images: int = _IMAGES(
         20_000,
-        "Maximum number of images on the page, drawn by --seed. Sizes and scores cover all images.",
+        "Maximum number of images on the page, drawn with --seed. Sizes and scores cover all images.",
         ge=1,
         le=65_535,
     )

@@ -55,7 +55,9 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
 
 
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'photos/bee/01\.png' is 'y', but as 'bee/01\.png' the same image is 'x'"):
+    with pytest.raises(
+        DatasetError, match=r"'photos/bee/01\.png' is labeled 'y', but 'bee/01\.png', the same image, is labeled 'x'"
+    ):
         used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", "photos/bee/01.png,y"))
 
 
@@ -85,7 +87,7 @@ def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any
 
 
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"is not a CSV\. Write labels of a store as a CSV"):
+    with pytest.raises(DatasetError, match=r"is not a CSV\. Pass a CSV; write one with"):
         used(plain, plain.path)
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):

@@ -356,7 +356,7 @@ def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build
     done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
 
     assert done.code == 0
-    assert "1 images left out, since training may have used their label" in done.err
+    assert "1 images are left out, since training may have used their labels" in done.err
     assert done.json["calibration"]["labels"] == 2
 
 
@@ -569,7 +569,7 @@ def test_store_that_cannot_be_answered_from_says_why(
     ("text", "message"),
     [
         ("path,label\nnone.png,class-0\n", "1 of 1 images are not in"),
-        ("path,label\n0000.png,class-0\n", "training may have used the label of every image"),
+        ("path,label\n0000.png,class-0\n", "training may have used the labels of all these images"),
     ],
 )
 def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:

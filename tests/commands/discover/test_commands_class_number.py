@@ -125,7 +125,7 @@ def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, 
     assert answer.code == 0
     # there are five blobs
     assert bound(answer.json) == (4, True, False)
-    assert "at least 4 classes: the maximum tried fits best; raise --max-classes" in answer.err
+    assert "at least 4 classes: the largest number tried fits best; raise --max-classes" in answer.err
     assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
 
 
@@ -142,7 +142,7 @@ def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: Embed
     result = categories(blobs, min_classes=6, max_classes=9)
 
     assert bound(result) == (6, False, True)
-    assert "at most 6 classes: the minimum that --min-classes allows fits best; lower --min-classes" in result["notes"]
+    assert "at most 6 classes: the smallest number tried fits best; lower --min-classes" in result["notes"]
 
 
 def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:

@@ -71,7 +71,7 @@ def test_fewer_classes_come_out_if_there_are_no_more_of_the_least_size(families:
     ("options", "problem"),
     [
         ({"num_classes": 2}, "less than the 3 classes with labels"),
-        ({"num_classes": 200}, "200 classes, but"),
+        ({"num_classes": 200}, "108 groups, not 200"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: dict[str, int], problem: str) -> None:

@@ -292,9 +292,9 @@ def test_images_that_show_next_to_nothing_are_said_once_with_the_reason(
     run = labelkit("embed", "--dataset", tmp_path / "set", *options)
 
     said = " ".join(run.err.split())
-    assert said.count("images show almost nothing") == 2
-    assert "2 of 15 images show almost nothing, first white0.png: white on transparent" in said
-    assert "1 of 15 images show almost nothing, first dark.png: 16-bit values" in said
+    assert said.count("images look almost blank") == 2
+    assert "2 of 15 images look almost blank (first: white0.png): white on transparent" in said
+    assert "1 of 15 images look almost blank (first: dark.png): 16-bit values" in said
 
 
 def test_a_network_that_gives_no_numbers_makes_no_store(

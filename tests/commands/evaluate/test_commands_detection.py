@@ -141,4 +141,4 @@ def test_an_image_of_another_size_than_its_annotation_is_named(labelkit: Any, ro
         image.resize((80, 64)).save(path)
     answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
     assert answer.code == 3
-    assert "000000000005.jpg: the image has 80 x 64 pixels, its annotation says 160 x 128" in answer.err
+    assert "000000000005.jpg: the image has 80 x 64 pixels, but its annotation says 160 x 128" in answer.err

@@ -165,7 +165,7 @@ def test_a_command_reads_the_official_layout(labelkit: Any, tmp_path: Path) -> N
         (("--dataset", "digits"), 3, "have at most one class"),
         (("--split", "test"), 2, "is used for training"),
         (("--eval-split", "val"), 2, "has no split 'val'"),
-        (("--train", "fully-connected"), 2, "no wide layers"),
+        (("--train", "fully-connected"), 2, "no fully connected layers"),
     ],
 )
 def test_bad_input_is_one_error(labelkit: Any, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:

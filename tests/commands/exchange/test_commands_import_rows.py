@@ -210,7 +210,7 @@ def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     assert store.class_names == ("3", "caf\u00e9")
     assert store.labels is not None
     assert store.labels.tolist() == [-1, 0, 0, 0, 0, 1, 1, -1]
-    assert "labels that mean none: '-1' (1 of 8), 'nan' (1 of 8)" in answer.err
+    assert "labels read as unlabeled: '-1' (1 of 8), 'nan' (1 of 8)" in answer.err
     assert "'3', ' 3', '3 ', ... are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
 
 

@@ -91,10 +91,10 @@ def test_bad_input_is_told_and_nothing_is_written(
     ("log", "told"),
     [
         ("", "has no log yet"),
-        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line written by training"),
-        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line written by training"),
-        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line written by training"),
-        ("[1]\n", "metrics.jsonl:1: is not a line written by training"),
+        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line that training wrote"),
+        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line that training wrote"),
+        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line that training wrote"),
+        ("[1]\n", "metrics.jsonl:1: is not a line that training wrote"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_told(labelkit: Any, run: Path, tmp_path: Path, log: str, told: str) -> None:

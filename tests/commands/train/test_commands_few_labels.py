@@ -31,7 +31,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--num-labels", "5"], 2, "5 labels for 10 classes"),
+        (["--num-labels", "5"], 2, "5 labels are too few for 10 classes"),
         (["--num-labels", "5000"], 2, "labeled images per class are requested"),
         (["--num-labels", "none"], 2, "is required for --label-split few-labels"),
         (["--labeled-batch-size", "64"], 2, "leaves no unlabeled images"),
@@ -72,7 +72,7 @@ def test_options_that_cannot_act_are_refused(
     [
         ({"ant": 3}, [], "has only one class"),
         ({}, [], "no image has a label"),
-        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image is labeled class"),
+        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image has a label of class"),
     ],
     ids=["one class", "no label", "a class without"],
 )

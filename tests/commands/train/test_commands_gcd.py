@@ -57,5 +57,5 @@ def test_old_classes_without_a_label_are_named_before_images_are_read(
 
     assert answer.code == 3
     warned, _, refused = " ".join(answer.err.split()).partition("error: ")
-    assert "warning: 2 of 3 old classes without a labeled image: " in warned
+    assert "warning: 2 of 3 old classes have no labeled image: " in warned
     assert "read" in refused

@@ -65,10 +65,10 @@ def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "note"),
     [
-        ({"a": 3}, "there is one folder, 'a', so that folders are taken for no classes"),
+        ({"a": 3}, "there is one folder, 'a', so folders are not used as classes"),
         (
             {"a": 3, "b": 1, "c": 1},
-            "2 of 3 folders have one image, first: 'b', so that folders",
+            "2 of 3 folders have only one image, first: 'b', so folders",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     assert len(chosen.labels) == 48
     assert said == [
         "--split auto uses train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
-        "(--split all uses all)"
+        "(to use all: --split all)"
     ]
 
 
@@ -204,13 +204,13 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
 @pytest.mark.parametrize(
     ("options", "where", "problem"),
     [
-        ({"num_old_classes": 9}, "--num-old-classes", "9 old classes of 4"),
-        ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among 4"),
+        ({"num_old_classes": 9}, "--num-old-classes", "cannot use 9 of 4 classes as old"),
+        ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among the 4"),
         ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
         ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no effect with --label-split none"),
         ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
         ({"label_split": "few-labels"}, "--num-labels", "is required"),
-        ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
+        ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels are too few for 4 classes"),
         ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
         ({"label_split": "gcd", "num_labels": 8}, "--num-labels", "has no effect with --label-split gcd"),
         ({"label_seed": 8}, "--label-seed", "has no effect with --label-split given"),

@@ -235,7 +235,7 @@ def test_a_store_that_changed_is_refused_when_a_run_is_resumed(
 
     answer = labelkit(*words, "--resume")
     assert answer.code == 3
-    assert "other labels or rows" in answer.err
+    assert "images, labels or rows differ" in answer.err
 
 
 def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path, run: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(jpeg(), "JPEG changes values"), (b"no image", "not an image"), (mask_png()[:45], "damaged"), (b"", "empty file")],
+    [(jpeg(), "JPEG changes pixel"), (b"no image", "not an image"), (mask_png()[:45], "damaged"), (b"", "empty file")],
 )
 def test_a_file_that_is_no_mask_says_why(content: bytes, reason: str, folder: Path) -> None:
     dataset = load(folder, folder)
@@ -179,5 +179,5 @@ def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (12, 10)).save(buffer, "PNG")
     put(folder / "masks/a.png", buffer.getvalue())
-    with pytest.raises(DatasetError, match="pixels are RGB, not numbers of classes"):
+    with pytest.raises(DatasetError, match="pixels are RGB, not 8-bit class numbers"):
         read_pair(load(folder, folder), 0)

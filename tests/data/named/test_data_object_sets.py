@@ -71,8 +71,8 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         (lambda table: table.update(categories=[]), "has no categories"),
         (lambda table: table.update(annotations={}), "annotations: Input should be a valid array"),
         (lambda table: table["annotations"].append(3), "annotations.8: Input should be an object"),
-        (_change("categories", 1, name="person"), "gives two categories one name"),
-        (_change("categories", 1, name="tandem"), "its categories are not those of instances_train2017.json"),
+        (_change("categories", 1, name="person"), "gives two categories the same name"),
+        (_change("categories", 1, name="tandem"), "its categories differ from those of instances_train2017.json"),
         (_change("images", 0, id=6), "names image 6 twice"),
         (_change("images", 0, height="128"), "images.0.height: Input should be a valid integer"),
         (_change("images", 0, file_name="gone.jpg"), "missing: val2017/gone.jpg"),
@@ -160,7 +160,7 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
         ([[1, 1, 4, 1, 4, "3"]], "not a list of polygons"),
         ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
         ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
-        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a text"),
+        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a string"),
         (3, "neither polygons nor run lengths"),
     ],
 )
@@ -176,5 +176,5 @@ def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDa
     assert listed.root is not None
     with Image.open(listed.root / listed.sample_ids[0]) as image:
         image.resize((80, 64)).save(listed.root / listed.sample_ids[0])
-    with pytest.raises(DatasetError, match="the image has 80 x 64 pixels, its annotation says 160 x 128"):
+    with pytest.raises(DatasetError, match="the image has 80 x 64 pixels, but its annotation says 160 x 128"):
         read_example(listed.source, 3, ExamplePlan.of(listed, 0))

@@ -42,7 +42,7 @@ def test_published_numbers_are_those_of_the_development_kit() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("ImageSets/Main/boat_test.txt", "200000  1\n", "the list of boat names other images than that of aeroplane"),
+        ("ImageSets/Main/boat_test.txt", "200000  1\n", "the list of boat contains different images than that"),
         (
             "ImageSets/Main/boat_test.txt",
             "200000  2\n",

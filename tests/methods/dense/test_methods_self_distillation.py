@@ -307,7 +307,7 @@ def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--norm-last-layer.*: the weight vectors .* do not have norm 1"):
         method("dino", weights=path, norm_last_layer=True)
     released(path, method("dino"), patches=False, dino_loss={"center": torch.zeros(1, 5)})
-    with pytest.raises(ConfigError, match=r"the image center of .* is \[5\], here \[12\]"):
+    with pytest.raises(ConfigError, match=r"the image center of .* has shape \[5\], here \[12\]"):
         method("dino", weights=path)
     broken = {**file["teacher"], "head.last_layer.weight_v": torch.full((12, 8), math.nan)}
     released(path, method("dino"), patches=False, teacher=broken)

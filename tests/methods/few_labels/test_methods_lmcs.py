@@ -149,7 +149,7 @@ def test_disputed_samples_end_the_growth(make: Make, monkeypatch: pytest.MonkeyP
     setup.trainer.message = messages.append
     setup.trainer.fit()
     assert int(setup.method.growth.iteration) == 0
-    assert any("labels stop growing" in message for message in messages)
+    assert any("no more labels are added" in message for message in messages)
     assert setup.trainer.clock.step == 12  # the last phase has the rest
 
 

@@ -49,7 +49,7 @@ def test_a_class_without_a_vector_is_named(words: Path) -> None:
     [
         (b"a 1 2\nb 1 x\n", "line 2.*could not convert"),
         (b"a 1 2\nb 1 nan\n", "line 2.*not finite"),
-        (b"a 1 2\nb 1 2 3\n", "has vectors of 2 and 3 dimensions"),
+        (b"a 1 2\nb 1 2 3\n", "has vectors of different lengths, from 2 to 3"),
         (b"a 1 2\nB 1 2\n b 3 4\nB 0 0\n", ""),
         (b"\xff\xfe\x00 1 2\n", "no vector for 2 of 2"),
         (b"", "no vector for 2 of 2"),

@@ -69,8 +69,8 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
         "of_new_classes_in_new_groups": 1,
     }
     assert (
-        "of 2 photos with a label, 1 are predicted correctly (50.0 %); "
-        "of the 2 of these that are not unsure, 1 are correct; "
+        "of 2 photos with a label, 1 have a correct prediction (50.0 %); "
+        "of the 2 that are not unsure, 1 are correct; "
         "of 1 photos whose class has no name here, 1 are in groups without a name"
     ) in told.err
 
@@ -213,7 +213,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (
             ["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"],
             2,
-            "--format table is only for the screen",
+            "--format table cannot be combined with --out",
         ),
         (["--from", "LABELED"], 2, "NEW"),
     ],

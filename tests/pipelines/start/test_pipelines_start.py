@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,9 @@ def test_table_page_and_output_tell_the_same_numbers(with_page: None, photos: Pa
     for number, what in ((1, "duplicates you could delete"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
     assert "are answered at confidence 0.8 or more" in page
+    assert any('"Groups" has all photos of each class' in sentence for sentence in told["sentences"])
+    groups = re.findall(r'<summary><h3><bdi>(.+?)</bdi>.*?class="stats"><span>(\d+) image', page, re.DOTALL)
+    assert {name: int(size) for name, size in groups} == Counter(labels_in(folder / "labels.csv").values())
     # digests come after what people look for
     assert page.index('id="copies"') < page.index('id="details"') < page.index("digest</th>")
 
@@ -253,6 +257,34 @@ def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
     (folder / "skipped.csv").unlink()
     run(photos, num_classes=3, num_suggestions=30)
     assert set(labels_in(folder / "next.csv")) >= set(left[2:])
+
+
+def test_photos_that_were_left_empty_among_the_novel_ones_are_listed_there_last(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4)
+    novel, seen = (tmp_path / "photos-labeled" / name for name in ("novel.csv", "novel-seen.csv"))
+    asked, *left = labels_in(novel)
+    left, others = left[:8], left[8:]
+    lines = novel.read_text().splitlines(keepends=True)
+    novel.write_text("".join(lines[:10]))  # as if it had listed fewer
+    run(photos, num_classes=3)
+    assert not seen.exists()  # nothing was filled in
+
+    novel.write_text("".join(lines[:10]))
+    save_as(novel, {asked: color(asked)}, ",", "utf-8")
+    run(photos, num_classes=3)
+
+    assert labels_in(seen) == dict.fromkeys(sorted(left), "")
+    assert set(list(labels_in(novel))[-8:]) == set(left)
+    assert set(labels_in(novel)) == {*others, *left}
+    lines = seen.read_text().splitlines(keepends=True)
+    seen.write_text("".join(line for line in lines if not line.startswith(left[0])))
+    save_as(seen, {left[1]: color(left[1])}, ",", "utf-8")
+    run(photos, num_classes=3)
+    assert labels_in(seen) == dict.fromkeys(sorted(left[2:]), "")
+    assert left[0] in list(labels_in(novel))[:-6]
+    assert labels_in(tmp_path / "photos-labeled" / "given.csv")[left[1]] == color(left[1])
 
 
 def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
@@ -728,6 +760,35 @@ def test_wrong_labels_stand_in_the_table_to_check_until_they_were_looked_at(
     assert labels_in(check)["004.png"] == "red"  # another label is doubted
 
 
+def test_a_label_that_was_confirmed_is_not_questioned_again_however_the_call_goes_on(
+    photos: Path, tmp_path: Path, doubted: Path
+) -> None:
+    check = tmp_path / "photos-labeled" / "check.csv"
+    lines = check.read_text().splitlines(keepends=True)
+    # one line is deleted, and the other corrected, to what is doubted as well
+    check.write_text("".join(line.replace(",red,", ",green,") for line in lines if not line.startswith("004.png")))
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+    rename(photos, {"004.png": "034.png"})
+
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+    assert labels_in(tmp_path / "photos-labeled" / "given.csv")["034.png"] == "blue"
+
+
+def test_deleting_lines_of_labels_to_check_is_enough_for_the_next_call(
+    photos: Path, tmp_path: Path, doubted: Path
+) -> None:
+    check = tmp_path / "photos-labeled" / "check.csv"
+    check.write_text(check.read_text().splitlines(keepends=True)[0])
+
+    run(photos, labels=[doubted], num_classes=3)  # nothing else changed
+
+    assert labels_in(check) == {}
+    run(photos, num_classes=3)
+    assert labels_in(check) == {}
+
+
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(tmp_path: Path, begin: Begin) -> None:
     begin(0, 1, 3, 4, 6, 7)
 
@@ -743,7 +804,7 @@ def test_no_photo_is_said_to_be_of_a_new_class_where_there_is_none(
     told = run(photos, labels=[known], new_classes="auto")
 
     folder = tmp_path / "photos-labeled"
-    assert any("novel.csv has those least like the labeled ones" in s for s in told["sentences"])
+    assert any("novel.csv, which lists the photos least like the labeled ones" in s for s in told["sentences"])
     assert "Least like the labeled images" in (folder / "report.html").read_text(encoding="utf-8")
     run(photos, new_classes="none")
     assert not (folder / "novel.csv").exists()

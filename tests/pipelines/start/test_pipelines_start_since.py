@@ -14,7 +14,13 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.errors import DatasetError
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.summary import _classes_sentence, _fewer_sentence, _to_look_at, compare_answers
+from labelkit.pipelines.start.summary import (
+    _classes_sentence,
+    _fewer_sentence,
+    _to_look_at,
+    _unused_sentence,
+    compare_answers,
+)
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
 
@@ -69,6 +75,27 @@ def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said(interval: list[
 
     assert said in sentence
     assert "67" not in sentence
+
+
+def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
+    given = [("", name, "given") for name in ["plum"] * 3 + ["pear"] * 4 + ["fig"] * 2]
+    others = [("", "pear", "unsure"), ("", "new-1", "new")]
+
+    (sentence,) = _unused_sentence([*given, *others])
+
+    assert sentence.startswith("No other photo is predicted as 'plum', although you labeled 3 or more")
+    assert _unused_sentence(given) == []  # every photo has a label
+    assert _unused_sentence([*given, ("", "plum", "known"), *others]) == []
+    (sentence,) = _unused_sentence([("", str(i % 8), "given") for i in range(24)] + others)
+    assert "'4' and 3 more classes, although" in sentence
+
+
+def test_where_no_other_class_was_found_it_says_how_large_one_may_be() -> None:
+    groups = {"chance_all_classes_labeled": 0.1, "interval": [1, 1], "curve": [[1, 0.1]]}
+
+    sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * 870)
+
+    assert "fewer than about 87 photos are often missed" in sentence
 
 
 def test_an_expectation_that_fell_is_explained() -> None:
@@ -231,4 +258,4 @@ def test_labels_that_correct_a_prediction_are_not_questioned(photos: Path, tmp_p
 
     assert table(folder)[path]["label"] == other
     assert path not in {row["path"] for row in rows(folder / "check.csv")}
-    assert json.loads((folder / "start.json").read_text())["confirmed"] == {path: other}
+    assert json.loads((folder / "start.json").read_text())["confirmed"][path] == other

@@ -97,7 +97,7 @@ def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     act(session, {"do": "label", "rows": [5], "name": "dog"})
     session.undo(1, by="", client="a", seen=1)
 
-    with pytest.raises(InvalidStep, match="no action 1 that can be taken back"):
+    with pytest.raises(InvalidStep, match="no action 1 that can be undone"):
         session.undo(1, by="", client="a", seen=2)
     session.undo(2, by="", client="a", seen=2)
     assert stored(store)[5] == "dog"

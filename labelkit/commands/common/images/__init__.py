@@ -1,9 +1,9 @@
-"""What draws: image files to pixels, contact sheets, masks, matches and plots."""
+"""Reading images and drawing: pixels of image files, contact sheets, masks, matches and plots."""
 
 import os
 import sys
 
-# matplotlib reads it when it is imported, and refuses a backend that is not installed. A notebook sets its own for
-# itself and all that it starts; plots of labelkit are files and need none.
-if not hasattr(sys, "ps1"):  # else this is the notebook, whose plots are to stay in it
+# matplotlib reads MPLBACKEND when it is imported, and fails if that backend is not installed. A notebook sets it for
+# itself and all processes that it starts; labelkit writes its plots to files and needs no backend.
+if not hasattr(sys, "ps1"):  # otherwise this is the notebook itself, which needs its backend
     os.environ.pop("MPLBACKEND", None)

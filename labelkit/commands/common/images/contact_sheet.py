@@ -1,4 +1,4 @@
-"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture; write it as PNG."""
+"""Contact sheets: rows of images with one or two lines of text below each, such as a query and its hits, as a PNG."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
     """Shorten a line that is too wide by cutting its middle, keeping the start (a rank) and the end (a file name).
 
     Args:
-        line: may hold anything; what cannot be printed becomes ``?``.
-        width_of: measures a text.
-        room: largest width, in the same unit.
+        line: any text; unprintable characters become ``?``.
+        width_of: function that measures a text.
+        room: maximum width, in the same unit.
     """
     line = "".join(character if character.isprintable() else "?" for character in line)
-    # no letter is narrower than a unit, and long names take long to measure
+    # no letter is narrower than one unit, so longer names need not be measured in full, which would be slow
     kept, shown = min(len(line), int(room)), line
     while kept and width_of(shown) > room:
         kept -= 1
@@ -36,10 +36,10 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
 
 
 IMAGES_PER_LINE = 10
-"""Images of a line, where nothing else decides."""
+"""Default number of images per line."""
 
 _CELL, _GAP, _TEXT = 112, 8, 30
-# captions stand as far from each other as two pictures and a gap more, so that two are never read as one
+# Maximum width of a caption. It leaves twice the gap between captions, so that two are never read as one.
 _CAPTION = _CELL - _GAP
 _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
 
@@ -52,7 +52,7 @@ class Picture:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
         lines: at most two short lines below it.
         frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; ``none`` without pixels is a heading:
-            the lines stand where the picture would.
+            the lines take the place of the picture.
     """
 
     pixels: NDArray[np.uint8] | None
@@ -93,11 +93,11 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
 
 
 def draw_box(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
-    """Draw a box around a part of an image (h, w, c), enlarging small images; return it in color.
+    """Draw a box around a part of an image (h, w, c), enlarging small images; return the image in color.
 
     Args:
         pixels: the image.
-        box: left, top, right, bottom in its pixels.
+        box: left, top, right, bottom in pixels of the image.
     """
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))

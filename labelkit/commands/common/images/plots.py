@@ -1,4 +1,4 @@
-"""Draw curves and maps as PNG; the one import of matplotlib."""
+"""Curves and heat maps as PNG; the only module that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
 
     Args:
         path: PNG to write; an existing file is replaced.
-        curves: reliability by what it is of; each is one line, its points as large as their bins are full.
+        curves: reliability curves by name; each is one line, with points sized by the weights of their bins.
         risk: the risk-coverage curve.
-        title: above both.
+        title: title above both plots.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     figure = Figure(figsize=(_SHAPE[0] * 2, _SHAPE[1]), layout="constrained")
     _draw_reliability(figure.add_subplot(1, 2, 1), curves)
@@ -50,10 +50,10 @@ class Line:
     """Line of a curve plot.
 
     Attributes:
-        run: what the legend calls it; lines of one run have one color.
+        run: name of the run in the legend; lines of one run have the same color.
         x: (n,) float, increasing.
         y: (n,) float, NaN where there is no value.
-        is_main: thick, with a mark at every point if they are few; else thin and pale.
+        is_main: drawn thick, with a mark at every point if there are few; otherwise thin and pale.
     """
 
     run: str
@@ -67,8 +67,8 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
 
     Args:
         path: PNG to write; an existing file is replaced.
-        panels: lines by what they show.
-        x_name: what runs to the right.
+        panels: lines of each quantity, by its name.
+        x_name: label of the horizontal axes.
 
     Raises:
         ResourceError: it cannot be written.
@@ -98,17 +98,17 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
 
 
 def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Paint a heat map over an image, from blue to yellow; return it in color, (h, w, 3) uint8.
+    """Paint a heat map over an image, from blue to yellow; return the painted image, (h, w, 3) uint8.
 
     Args:
-        pixels: (h, w, c) uint8, shown gray.
+        pixels: (h, w, c) uint8, shown in gray.
         heat: (h', w') float.
         limits: values of the darkest and the brightest color.
     """
     low, high = limits
     places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
     colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
-    # Pale and without black: a dark image must not look like a dark map.
+    # Pale, without black: a dark image must not look like a dark heat map.
     gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
     return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
 
@@ -121,9 +121,9 @@ def write_figure(path: Path, figure: Figure) -> Path:
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # names of files and runs may have characters that the font lacks; they become boxes
+        # names of files and runs may have characters that the font lacks, which are drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # matplotlib would name the version that drew it
+        # by default, matplotlib writes its version here
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": PNG_MARK})
     commit_bytes(path, buffer.getvalue())
     return path
@@ -150,7 +150,7 @@ def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
 def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
     axes.plot(risk.coverage, risk.risk, linewidth=1.5, label=f"area {risk.aurc:.3f}")
     axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="nothing left out")
-    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that is wrong")
+    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that are wrong")
     axes.set_ylim(bottom=0)
     axes.set_title("risk and coverage")
     axes.legend(loc="upper left", fontsize="small")

@@ -1,4 +1,4 @@
-"""Single image files that are read, and pictures that are written."""
+"""Reading images: of single files, and those that a store was made from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labelkit.errors import DatasetError, LabelkitError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
-# Items that are on their way through threads at a time.
+# Maximum number of items that threads work on at a time.
 _TOGETHER = 512
 
 Item = TypeVar("Item")
@@ -28,7 +28,7 @@ Found = TypeVar("Found")
 
 
 def in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
-    """Apply a function to items in threads, with progress under the name ``what``; yield what it returns in order."""
+    """Apply a function to items in threads, with progress under the name ``what``; yield its results in order."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=len(items)) as task:
         for start in range(0, len(items), _TOGETHER):
             for found in pool.map(work, items[start : start + _TOGETHER]):
@@ -40,7 +40,7 @@ def one_image(path: Path) -> ImageDataset:
     """Open an image file as a data set of one image without a label.
 
     Raises:
-        DatasetError: it does not exist or is no image.
+        DatasetError: the file does not exist or is not an image.
     """
     if not is_there(path):
         raise DatasetError(str(path), "does not exist", "Pass an image file.")
@@ -57,18 +57,18 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
 
     Args:
         store: the store.
-        dataset: where they are; by default where they were when the store was made.
-        data_root: folder where named sets live (with ``dataset``).
+        dataset: the data set; by default the one recorded when the store was made.
+        data_root: folder of named data sets (with ``dataset``).
 
     Raises:
-        DatasetError: they are not where they were.
+        DatasetError: the images are no longer there, or their location is unknown.
     """
     place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
     if place is None:
         raise DatasetError(
             str(store.path),
             "the location of its images is not known on this machine",
-            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed` (it has the location).",
+            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed`, which recorded it.",
         )
     try:
         return load_dataset(place[0], data_root=place[1])
@@ -95,14 +95,14 @@ def image_folder(store: EmbeddingStore) -> Path | None:
 def embedded_pixels(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
 ) -> NDArray[np.uint8] | str:
-    """Read an image that a store was made from; return the reason if it is gone, another one, or cannot be read.
+    """Read an image that a store was made from; return the reason if it is missing, changed or unreadable.
 
     Args:
         images: the images.
-        row: of the image; ``None``: it is not among them.
-        sha256: (32,) uint8 digest that the file had when it was embedded.
+        row: row of the image; ``None``: it is not among them.
+        sha256: (32,) uint8 digest of the file when it was embedded.
         channels: 1 or 3.
-        least_side: side in pixels to which the decoder may shrink.
+        least_side: side length in pixels to which the decoder may shrink the image.
     """
     if row is None:
         return "not in the data set"
@@ -124,6 +124,6 @@ def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
 
 
 def pixels_by_name(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
-    """Return a function from a sample id to pixels (h, w, c) uint8, ``None`` where it is gone or cannot be read."""
+    """Return a function from a sample id to pixels (h, w, c) uint8; ``None`` if the image is gone or unreadable."""
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     return lambda name: image_pixels(images, position[name]) if name in position else None

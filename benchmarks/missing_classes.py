@@ -1,0 +1,87 @@
+"""How large classes without a label must be for the test of `discover categories` to find that there are some.
+
+    python -m benchmarks.missing_classes cifar10=cifar10.h5 groceries=grocery.h5:kinds.csv [--draws 5]
+
+Sets are those of ``benchmarks.answer_table``. In each draw, classes are left without a label until these have so many
+images together; of the last one, the rest is left out. Of each other class some images have their label. A line for
+each set, number of labels and size: the mean share of the images that is of classes without a label, in percent, and
+in how many of the draws some were found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+from labelkit.commands.discover.options import DiscoverCategoriesConfig
+from labelkit.commands.table import all_commands
+from labelkit.progress import SilentProgress, use_progress
+from labelkit.store.embeddings import open_store
+
+from benchmarks.answer_table import Floats, Ints, read_set
+from benchmarks.made_stores import write_store
+
+
+def draw(truth: Ints, size: int, per_class: int, seed: int) -> tuple[Ints, Ints]:
+    """Places of the images of a draw, and their labels: -1 where there is none."""
+    random = np.random.default_rng([seed, size, per_class])
+    labels = np.full(len(truth), -1)
+    kept: list[Ints] = []
+    left = size
+    for one in random.permutation(np.unique(truth)):
+        rows = random.permutation(np.flatnonzero(truth == one))
+        if left > 0:
+            rows = rows[:left]
+            left -= len(rows)
+        else:
+            labels[rows[:per_class]] = one
+        kept.append(rows)
+    places = np.sort(np.concatenate(kept))
+    return places, labels[places]
+
+
+def is_found(rows: Floats, truth: Ints, labels: Ints) -> bool:
+    """Whether `discover categories` finds that some classes have no label."""
+    with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
+        index, table = Path(folder, "rows.h5"), Path(folder, "labels.csv")
+        none = np.zeros(len(truth), dtype=bool)
+        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+        ids = open_store(index).sample_ids
+        lines = [f"{ids[row]},class-{labels[row]}\n" for row in np.flatnonzero(labels >= 0)]
+        table.write_text("path,label\n" + "".join(lines))
+        config = DiscoverCategoriesConfig(index=index, labels=table, own_labels=False)
+        result, fault = all_commands()[config.command].run(config)
+    if fault is not None:
+        raise fault
+    return int(result.to_json()["num_classes"]) > len(np.unique(labels[labels >= 0]))
+
+
+def main() -> None:
+    """Print a line for each set, number of labels and size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
+    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[3, 8])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 20, 40, 80, 160])
+    parser.add_argument("--draws", type=int, default=5)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sys.stdout.write(f"{'set':10s} labels  size  share  found\n")
+    for name, rows, truth in map(read_set, asked.sets):
+        for count in asked.labels_per_class:
+            for size in asked.sizes:
+                shares, found = [], 0
+                for seed in range(asked.draws):
+                    places, labels = draw(truth, size, count, seed)
+                    shares.append(100 * size / len(places))
+                    found += is_found(rows[places], truth[places], labels)
+                line = f"{name:10s} {count:6d} {size:5d} {np.mean(shares):6.1f} {found:3d} of {asked.draws}\n"
+                sys.stdout.write(line)
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
