@@ -22,6 +22,8 @@ from typing import Any, BinaryIO, TextIO
 
 MAX_JSON_BYTES = 1 << 30
 MAX_RECORD_BYTES = 1 << 20
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
+"""Suffixes of files that may list images and labels."""
 _MAX_DEPTH = 64
 _CHUNK_BYTES = 1 << 20
 _MOST_NAMES = 10_000

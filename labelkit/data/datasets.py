@@ -24,7 +24,7 @@ SPLIT_WORDS: Final = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-    **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
+    **dict.fromkeys(("unlabeled", "unlabelled", "no_label"), "unlabeled"),
 }
 """The split for each lower-case word that names one, for all readers; the values are in the order of splits."""
 

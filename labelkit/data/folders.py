@@ -21,6 +21,7 @@ from labelkit.data.datasets import (
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import PlacedFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
+from labelkit.files import TABLE_SUFFIXES
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
 # The split word and what may follow it: train_images, test-set, train-00000-of-00002-<digest>.
@@ -28,6 +29,7 @@ _SPLIT_NAME: Final = re.compile(
     rf"({'|'.join(SPLIT_WORDS)})(?:[-_. ]*(?:set|data|images?|imgs?|photos?|split|shard|part|of|[0-9a-f]{{16}}|\d))*",
     re.IGNORECASE,
 )
+_TABLE: Final = "table "  # and the name: kind under which files that may contain labels are counted a second time
 # Folders of NAS systems, archives and trash that are skipped in addition to hidden folders.
 _NO_PHOTOS: Final = frozenset(
     "@eadir,@__thumb,@recycle,@recently-snapshot,@tmp,#recycle,#snapshot,$recycle.bin,recycler,lost+found,__macosx,"
@@ -102,7 +104,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
                 else:
                     pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
-                ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+                _ignore(ignored, name, suffix)
             else:
                 found.append(name)
     return found
@@ -151,7 +153,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
         if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
         elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
-            ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+            _ignore(ignored, inner, suffix)
         elif inner:
             found[inner] = file
     ignored.update(kind for _, kind in left)
@@ -266,6 +268,16 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
     return f"{len(single)} of {len(sizes)} folders have only one image, first: {single[0]!r}" if single else None
 
 
+def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:
+    """Count a file that is not an image; keep its name if it may contain labels."""
+    ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+    ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
+
+
 def ignored_notes(ignored: Counter[str]) -> list[str]:
-    """Return a note that counts the files left out, by kind."""
-    return [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []
+    """Return a note that counts the files left out, by kind, and names those that may contain labels."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()) if not kind.startswith(_TABLE))
+    tables = sorted((kind for kind in ignored if kind.startswith(_TABLE)), key=lambda kind: (kind.count("/"), kind))
+    shown = ", ".join(kind.removeprefix(_TABLE) for kind in tables[:3])
+    hint = f"; pass a table of labels ({shown}?) with --labels or as --dataset" if tables else ""
+    return [f"ignored: {counts}{hint}"] if ignored else []

@@ -4,7 +4,8 @@ A path is
 
 1. relative to the data root: the id of the image, as labelkit writes it;
 2. relative to the folder of the CSV, or absolute, if the folder of the images is known;
-3. else the end of exactly one id, starting after a ``/``;
+3. else the end of exactly one id, starting after a ``/``, or, as Label Studio names uploads, of which no id has the
+   name: 8 hexadecimal digits, a hyphen and the last part of exactly one id;
 4. else, if it is absolute and not a file on this machine: a folder followed by an id, where the folder is the one that
    most such paths start with.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import difflib
 import os
 import posixpath
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,7 @@ from labelkit.errors import DatasetError
 
 SHOWN = 5
 _MOST_COMPARED = 20_000
+_UPLOAD = re.compile(r"[0-9a-f]{8}-.")
 
 
 def escaped_path(sample_id: str) -> str:
@@ -140,12 +143,14 @@ class _Ids:
         return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
 
     def ending(self, path: str) -> list[int]:
-        """Return the positions of the images whose id ends in this path."""
+        """Return the positions of the images whose id ends in this path, or in the name of this upload."""
         key = _key(path)
-        if key.startswith(("..", "/")):
-            return []
         base = key.rsplit("/", 1)[-1]
-        found = ([place for name, place in bases.get(base, ()) if name.endswith("/" + key)] for bases in self._bases)
+        if _UPLOAD.match(base) and not any(base in bases for bases in self._bases):
+            key = base = base[9:]
+        elif key.startswith(("..", "/")):
+            return []
+        found = ([i for name, i in bases.get(base, ()) if f"/{name}".endswith(f"/{key}")] for bases in self._bases)
         return next(filter(None, found), [])
 
     def moved(self, path: str) -> dict[str, int]:

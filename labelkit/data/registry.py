@@ -14,7 +14,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
-from labelkit.files import similar_name
+from labelkit.files import TABLE_SUFFIXES, similar_name
 
 
 def check_dataset(name_or_path: str) -> None:
@@ -54,7 +54,7 @@ def load_dataset(
     """List the images of a named data set, a folder, a CSV file, or archives.
 
     Args:
-        name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
+        name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; files of ``.tar`` or
             ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
         data_root: folder of the named sets; paths in a CSV may be relative to it too.
@@ -67,7 +67,7 @@ def load_dataset(
     Raises:
         DatasetError: nothing has this name, there are no images, or the files have faults.
     """
-    if label_column is not None and not name_or_path.lower().endswith((".parquet", ".csv")):
+    if label_column is not None and not name_or_path.lower().endswith((".parquet", *TABLE_SUFFIXES)):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
     dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
@@ -114,10 +114,10 @@ def _load(
         if has_masks(path):
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes, exclude=exclude)
-    if path.suffix.lower() != ".csv" or not path.is_file():
+    if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
         raise DatasetError(
             name_or_path,
-            "a data set file must be .csv, .tar or .parquet",
+            f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet",
             "Pass a folder of images, a .csv with columns path,label, or archives of images.",
         )
     from labelkit.data.tables import load_csv

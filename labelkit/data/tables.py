@@ -7,6 +7,7 @@ class. Reading a file that a user names never waits, as it would for a pipe.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
@@ -30,6 +31,7 @@ from labelkit.data.datasets import (
     splits_in_order,
 )
 from labelkit.data.folders import walk_images
+from labelkit.data.json_tables import json_as_csv
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
 from labelkit.files import decode_table, open_regular, open_table
@@ -53,12 +55,15 @@ PATH_COLUMNS: Final = (
     "path_escaped",
 )
 """Possible headers of the column of paths, of which the first existing one is used; case does not matter."""
-LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category")
+LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category", "choice")
 """Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
 FILE_COLUMN: Final = "sha256"
 """Header of the column with the SHA-256 of the image file in tables that ``start`` writes."""
 GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
+_SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only with nothing but usual splits
+_MARKS: Final = {"0": False, "0.0": False, "1": True, "1.0": True}
+_FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
@@ -91,14 +96,16 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; if no such file exists, they
     name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
     folder of the CSV if all images are in it, else ``data_root`` if they are all there, else the deepest folder that
-    contains all images. An empty label means unlabeled, an empty split none. Other columns are ignored. Class names
-    are sorted naturally (2 before 10), and so are splits after train, val and test.
+    contains all images. An empty label means unlabeled, an empty split none. Notes name the columns that are not used.
+    Class names are sorted naturally (2 before 10), and so are splits after train, val and test.
 
     Raises:
         DatasetError: lists every unreadable row, missing file or image with two labels, with its line number.
     """
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
+    if table.unused and not table.label_fault:
+        notes.append(f"columns not used: {_few(table.unused, most=_COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_file_of(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
@@ -134,7 +141,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         [by_id[sample_id].split or None for sample_id in ids],
         FileSource(root, ids),
         split_names=(*first_splits, *other_splits),
-        notes=notes if table.label_column else [*notes, missing_labels_note(table.label_fault)],
+        notes=[*notes, missing_labels_note(table.label_fault)] if table.label_fault else notes,
     )
 
 
@@ -234,12 +241,12 @@ def read_paths(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CsvTable:
-    """Rows of a CSV file; if there is no column of labels, ``label_column`` is empty and ``label_fault`` says why."""
+    """Rows of a CSV file; if there is no column of labels, ``label_fault`` says why."""
 
     rows: list[_CsvRow]
-    label_column: str
     label_fault: str
     notes: list[str]
+    unused: Sequence[str] = ()
 
 
 def _read_csv_rows(
@@ -247,24 +254,28 @@ def _read_csv_rows(
 ) -> _CsvTable:
     where = str(path)
     raw = read_table(path)
+    kind = next((kind for start, kind in _FOREIGN.items() if raw.removeprefix(codecs.BOM_UTF8).startswith(start)), None)
+    if kind is not None:
+        raise DatasetError(where, f"is {kind}, not a table", "Save it as CSV with the columns path,label.")
     try:
         text = decode_table(raw)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
     if empty_ok and not text.strip():
-        return _CsvTable([], "", "", [])
-    reader, header = _opened(text, where)
+        return _CsvTable([], "", [])
+    if text.lstrip().startswith(("{", "[")):
+        text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
+    reader, names = _opened(text, where)
+    header = [name.lower() for name in names]
     at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
     found, label_fault = find_label_column(header, label_column)
-    if not found and needs_labels:
-        raise DatasetError(where, f"line 1: {label_fault}", "Pass the name of the label column as --label-column.")
-    used = [header[at_path], *([found] if found else []), "split"]
-    repeated = [column for column in used if header.count(column) > 1]
-    if repeated:
+    split_column = next((name for name in _SPLIT_COLUMNS if name in header and name != found), "split")
+    used = (header[at_path], found, split_column)
+    if repeated := [name for name in used if name and header.count(name) > 1]:
         raise DatasetError(where, f"line 1: column {repeated[0]!r} occurs twice", _HEADER_REMEDY)
     at_label = header.index(found) if found else None
-    at_split = header.index("split") if "split" in header and found != "split" else None
+    at_split = header.index(split_column) if split_column in header and found != split_column else None
     # tables that `start` and `predict` write; any table may have a column named kind, but not both columns
     is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
     at_kind = header.index("kind") if is_ours else None
@@ -272,6 +283,9 @@ def _read_csv_rows(
     faults: list[str] = []
     rows: list[_CsvRow] = []
     labels: list[str | None] = []
+    # columns of 0 and 1, one for each class, and those with a 1 in each row
+    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file}
+    marked: list[list[int]] = []
     while True:
         try:
             fields = next(reader)
@@ -294,12 +308,30 @@ def _read_csv_rows(
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
+            marks = {at for at in marks if fields[at].strip() in _MARKS}
+            marked.append([at for at in marks if _MARKS[fields[at].strip()]])
     _raise_faults(where, faults)
     if not rows and not empty_ok:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
+    told: list[str] = []
+    classes_of = [[names[at] for at in one if at in marks] for one in marked]
+    if len(marks) > 1 and any(classes_of):
+        columns = _few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
+        several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
+        if several:
+            label_fault = f"line {several[0]} has several 1s in the columns {columns}; one label per image is needed"
+        else:
+            label_fault, labels = "", [one[0] if one else None for one in classes_of]
+            told = [f"labels read from the columns of 0 and 1: {columns}"]
+    if label_fault and needs_labels:
+        raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
+    if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
+        at_split, rows = None, [replace(row, split="") for row in rows]
+    read = {at_path, at_label, at_split, at_kind, at_file, *(marks if told else ())}
+    unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
-    return _CsvTable(rows, found, label_fault, notes)
+    return _CsvTable(rows, label_fault, told + notes, unused)
 
 
 def _opened(text: str, where: str) -> tuple[Any, list[str]]:
@@ -311,11 +343,10 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
     try:
-        reader, names = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
+        reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-    header = [name.lower() for name in names]
-    if any(name in header for name in PATH_COLUMNS):
+    if not set(PATH_COLUMNS).isdisjoint(name.lower() for name in header):
         return reader, header
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MOST_SHOWN else f"{listed[:_MOST_SHOWN]}... ({len(listed):,} letters)"
@@ -331,7 +362,7 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
         asked: the column that the user named, if any.
         others: columns known to contain classes; without a usual name, one of them is taken if it is the only one.
     """
-    shown = ", ".join(header[:_COLUMNS_SHOWN]) + (", ..." if len(header) > _COLUMNS_SHOWN else "")
+    shown = _few(header, most=_COLUMNS_SHOWN)
     by_lower = {name.lower(): name for name in reversed(header)}
     if asked is not None:
         name = by_lower.get(asked.strip().lower(), "")
@@ -387,9 +418,9 @@ def read_table(path: Path) -> bytes:
 
 
 NO_LABEL: Final = frozenset(
-    "-1 #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
+    "-1 #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN no_label".split()
 )
-"""Labels that mean the same as an empty one: -1, and the words that pandas reads as missing."""
+"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and CVAT's word."""
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
@@ -430,6 +461,6 @@ def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dic
     return {place: written.get(name, name) for place, name in labels.items()}
 
 
-def _few(texts: Iterable[str], between: str = ", ") -> str:
+def _few(texts: Iterable[str], between: str = ", ", *, most: int = _SHOWN) -> str:
     listed = list(texts)
-    return between.join(listed[:_SHOWN]) + (f"{between}..." if len(listed) > _SHOWN else "")
+    return between.join(listed[:most]) + (f"{between}..." if len(listed) > most else "")

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
+from labelkit.files import TABLE_SUFFIXES
 from labelkit.options.base import (
     StageConfig,
     choices,
@@ -36,7 +37,6 @@ C = TypeVar("C", bound=StageConfig)
 _FOLDER_PRESET = "folder"
 _PRETRAINED_PRESET = "folder_pretrained"
 _STORE_PRESET = "index"
-_TABLE_SUFFIXES = {".csv", ".tsv"}
 DEFAULT_ORIGIN = "default"
 
 
@@ -255,7 +255,7 @@ def _choose_preset(
 
 
 def _is_path(dataset: str) -> bool:
-    if "/" in dataset or os.sep in dataset or Path(dataset).suffix.lower() in _TABLE_SUFFIXES:
+    if "/" in dataset or os.sep in dataset or Path(dataset).suffix.lower() in TABLE_SUFFIXES:
         return True
     try:
         return Path(dataset).expanduser().exists()

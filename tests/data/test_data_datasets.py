@@ -271,7 +271,10 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     (tmp_path / "set/a/3.png").symlink_to(tmp_path / "outside/2.png")
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png", "link/2.png")
-    assert dataset.notes == ("ignored: 1 hidden, 1 links to folders around them, 1 with other suffixes",)
+    assert dataset.notes == (
+        "ignored: 1 hidden, 1 links to folders around them, 1 with other suffixes; pass a table of labels "
+        "(a/notes.txt?) with --labels or as --dataset",
+    )
 
 
 def test_patterns_leave_out_images_and_folders(tmp_path: Path) -> None:
@@ -318,8 +321,14 @@ def test_names_that_are_not_utf8_are_kept_and_sorted_by_their_bytes(tmp_path: Pa
 
 def test_a_folder_without_images_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(DatasetError, match=r"no images \(1 with other suffixes\).*\.jpg.*class folders"):
+    with pytest.raises(DatasetError, match=r"no images \(1 with other suffixes; .*notes\.txt.*\.jpg.*class folders"):
         load(tmp_path)
+
+
+def test_a_folder_for_no_label_gives_none(tmp_path: Path) -> None:
+    for name in ("train/cat/1.png", "train/dog/2.png", "train/no_label/3.png", "test/cat/4.png"):
+        put(tmp_path / name)
+    assert folders_of(load(tmp_path))["train/no_label/3.png"] == ("train", None)
 
 
 # --- CSV ---
@@ -371,11 +380,38 @@ def test_csv_paths_that_lead_out_of_its_folder_move_the_root(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("column", "values", "names", "notes"),
+    [
+        ("Set", ("Training", "dev"), ("train", "val"), ("columns not used: Size",)),
+        ("partition", ("", "test"), ("test",), ("columns not used: Size",)),
+        ("set", ("A", "train"), (), ("columns not used: set, Size",)),
+    ],
+)
+def test_other_names_of_the_column_of_splits_count_if_their_words_do(
+    tmp_path: Path, column: str, values: tuple[str, str], names: tuple[str, ...], notes: tuple[str, ...]
+) -> None:
+    for name in ("a.png", "b.png"):
+        put(tmp_path / name)
+    first, second = values
+    table = write_csv(tmp_path, f"path,label,{column},Size\na.png,cat,{first},3\nb.png,dog,{second},4\n")
+    dataset = load(table)
+    assert (dataset.split_names, dataset.notes) == (names, notes)
+
+
+def test_json_is_a_list_of_images(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        put(tmp_path / name)
+    (tmp_path / "labels.json").write_text('{"a": "cat", "b.png": null}')
+    dataset = load(tmp_path / "labels.json")
+    assert (dataset.sample_ids, dataset.class_names, dataset.labels.tolist()) == (("a.png", "b.png"), ("cat",), [0, -1])
+
+
+@pytest.mark.parametrize(
     ("header", "note"),
     [
         (
             "path,kind,sort",
-            "no labels: no column 'label' (or labels, class, class_name, category), found path, kind, sort",
+            "no labels: no column 'label' (or labels, class, class_name, category, choice), found path, kind, sort",
         ),
         ("path,class,category", "no labels: 2 columns may hold the labels: class, category"),
     ],

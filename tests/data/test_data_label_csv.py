@@ -1,10 +1,44 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import DatasetError
+
+COCO = {
+    "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b/c.png"}, {"id": 3, "file_name": "d.png"}],
+    "annotations": [{"image_id": one, "category_id": one} for one in (2, 1, 2)],
+    "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+}
+COCO_FAULT = "the image 'a.png' has 2 labels: cat, dog"
+
+
+def task(path: str, *choices: str) -> dict[str, object]:
+    """A task of Label Studio with a canceled answer, and one per choice."""
+    chosen = [{"type": "choices", "value": {"choices": [choice]}} for choice in choices]
+    drawn = {"type": "brushlabels", "value": {"format": "rle"}}
+    canceled = {"was_cancelled": True, "result": [{"type": "choices", "value": {"choices": ["emu"]}}]}
+    return {"id": 7, "data": {"image": path}, "annotations": [canceled, {"result": [drawn, *chosen]}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(COCO),
+        '{"classes": ["dog", "cat"], "labels": {"a.png": 1, "b/c.png": 0, "d.png": null}}',
+        '{"a.png": "cat", "b/c.png": "dog", "d.png": null}',
+        json.dumps([task("a.png", "cat"), task("b/c.png", "dog", "dog"), task("d.png")]),
+        '[{"id": 1, "image": "a.png", "choice": "cat"}, {"image": "b/c.png", "choice": {"choices": ["dog"]}}]',
+        '{"file_name": "a.png", "label": "cat"}\n\n{"label": ["dog"], "file_name": "b/c.png", "size": [3, 2]}\n',
+        "filename, cat, dog\na.png, 1, 0\nb/c.png, 0, 1.0\nd.png, 0, 0\n",
+    ],
+)
+def test_labels_of_other_programs_are_understood(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "labels"
+    path.write_text(text)
+    assert read_label_csv(path) == {"a.png": "cat", "b/c.png": "dog"}
 
 
 def test_labels_are_read_by_path_and_empty_ones_left_out(tmp_path: Path) -> None:
@@ -45,7 +79,10 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
         ("path,label\na.png,\n", "no row has a label"),
-        ("path,kind\na.png,cat\n", "no column 'label' (or labels, class, class_name, category), found path, kind"),
+        (
+            "path,kind\na.png,cat\n",
+            "no column 'label' (or labels, class, class_name, category, choice), found path, kind",
+        ),
         ("kind,label\na.png,cat\n", "no column of paths (path, image_path, "),
         ("path,class,category\na.png,cat,x\n", "2 columns may hold the labels: class, category"),
         ("a.png,cat\n", "no column of paths"),
@@ -54,6 +91,18 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
         ("path,label\na.png,-1\n", "no row has a label"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
         ("path,label\na.png,c\0t\n", "line 2: a NUL character"),
+        ("path,cat,dog\na.png,1,0\nb.png,1,1\n", "line 3 has several 1s in the columns cat, dog; one label per image"),
+        ("path,age,sex\na.png,1,0\nb.png,2,1\n", "no column 'label'"),
+        ("PK\3\4...", "is an Excel file or an archive, not a table"),
+        ("<?xml version='1.0'?><a/>", "is an XML file, not a table"),
+        ('{"a.png": {"regions": []}}', "is not JSON with labels of images in a known layout"),
+        ('{"train": ["a.png", "b.png"]}', "is not JSON with labels of images in a known layout"),
+        ('[{"path": "a.png", "label": "\\ud800"}]', "is not JSON with labels of images in a known layout"),
+        ('{"path": ', "is not JSON with labels of images in a known layout"),
+        ('[{"image": "a.png", "choice": {"choices": ["cat", "dog"]}}]', COCO_FAULT),
+        ('[["a.png", "cat"]]', "is not JSON with labels of images in a known layout"),
+        ('[{"path": "a.png", "kind": "cat"}]', "no column 'label'"),
+        (json.dumps(COCO | {"annotations": [{"image_id": 1, "category_id": i} for i in (1, 2)]}), COCO_FAULT),
     ],
 )
 def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -56,6 +56,16 @@ def test_absolute_paths_of_another_machine_are_known_by_their_ends(tmp_path: Pat
     assert unknown == []
 
 
+def test_names_of_uploads_to_label_studio_are_known_without_their_digits(tmp_path: Path) -> None:
+    written = ["/data/upload/1/0a1b2c3d-cat.png", "0a1b2c3d-dog.png", "0a1b2c3d-cow.png", "0a1b2c3-cat.png"]
+    ids = ["a/cat.png", "dog.png", "cow.png", "0a1b2c3d-cow.png"]
+    places, unknown = find_paths(written, ids, table=tmp_path / "labels.csv")
+    assert list(places.values()) == [0, 1, 3]
+    assert unknown == ["0a1b2c3-cat.png"]
+    with pytest.raises(DatasetError, match=r"a/cat\.png, b/cat\.png"):
+        find_paths(written[:1], ["a/cat.png", "b/cat.png"], table=tmp_path / "labels.csv")
+
+
 def test_ends_of_paths_of_two_folders_are_not_mixed(tmp_path: Path) -> None:
     """Images of train/ must not give their labels to those of test/ that have the same names."""
     paths = ["/x/test/a/1.png", "/x/test/a/2.png", "/x/train/b/1.png", "/y/1.png"]

@@ -28,6 +28,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
+FOLDERS = Path("folders")  # --labels folders: the names of the folders are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
 """Tables whose labels people fill in or correct."""
 _SHOWN = 5
@@ -87,7 +88,7 @@ def collect_labels(
 
     Args:
         tables: of ``start``.
-        labels: CSVs of the user.
+        labels: CSVs of the user, or ``FOLDERS``.
         dataset: the photos.
         label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
@@ -133,8 +134,14 @@ def collect_labels(
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[WrittenLabel] = set()
     for path in labels:
-        is_own = path.resolve().parent == folder.resolve()
-        fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
+        if path == FOLDERS:
+            fresh, written = {i: dataset.class_names[k] for i, k in enumerate(dataset.labels.tolist()) if k >= 0}, []
+            if not fresh:
+                problem = f"no photo in {dataset.root} is in a folder named like a class"
+                raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
+        else:
+            is_own = path.resolve().parent == folder.resolve()
+            fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
         take(path, written)
         newest |= set(written)
         # of two tables the last one counts

@@ -25,8 +25,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     labels: tuple[Path, ...] | None = _LABELS(
         None,
-        "CSV with columns path,label for some photos; repeatable. Labels of earlier calls and those entered in "
-        "next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
+        "CSV with columns path,label for some photos; folders: names of their folders; repeatable. Labels of earlier "
+        "calls and those entered in next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
     )
     out: Path | None = _OUTPUT(None, "Output folder; default: PHOTOS-labeled.", makes="folder")
     other_photos: bool = _OUTPUT(False, "Continue in --out although more than half of its earlier photos are missing.")

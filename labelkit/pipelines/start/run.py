@@ -271,6 +271,9 @@ def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     if len(labels) == len(dataset) and config.num_classes not in (None, named):
         progress.message(f"every photo has a label: there are {named} classes, and --num-classes is ignored")
+    if not labels and len(dataset.class_names) > 1:
+        some = " and ".join(dataset.class_names[:2])
+        progress.message(f"to use the names of their folders (such as {some}) as labels, pass --labels folders")
     for note in dataset.notes:
         progress.message(note)
 

@@ -121,6 +121,28 @@ def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None
     assert {row["confidence"] for row in rows.values()} == {""}
 
 
+def test_names_of_folders_are_labels_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / "photos"
+    for number, name in enumerate(("train/red", "train/green", "test/red", "train/no_label", "test")):
+        (photos / name).mkdir(parents=True, exist_ok=True)
+        add_photos(photos / name, range(3 * number, 3 * number + 3), seed=number)
+    command = ["start", str(photos), "--backbone", "pixels", "--dry-run", "--json", "--labels", "folders"]
+
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["labeled"] == 9
+    assert "15 photos" in told.err
+    assert "9 of them labeled, in 2 classes" in told.err
+
+    assert main(command[:-2]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["labeled"] == 0
+    assert "to use the names of their folders (such as green and red) as labels, pass --labels folders" in told.err
+
+    assert main(["start", str(photos / "train/red"), *command[2:]]) == 3
+    assert "--labels folders: no photo in " in capsys.readouterr().err
+
+
 def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos-labeled"
     folder.mkdir()
